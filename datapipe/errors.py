@@ -1,0 +1,61 @@
+"""Errors of the datapipe package."""
+
+
+class DatapipeError(Exception):
+    """Anything that goes wrong between raw bytes and token shards."""
+
+
+class TooManyDropped(DatapipeError, ValueError):
+    """A stage would drop a larger fraction of its documents than its spec allows."""
+
+
+class WorkerLost(DatapipeError, RuntimeError):
+    """The process that worked on a partition died again and again."""
+
+
+class SourceError(DatapipeError, ValueError):
+    """A source folder is missing, nothing in it matches, or a path leads out of it."""
+
+
+class ReadError(DatapipeError, ValueError):
+    """A file cannot be read as a document; it goes to quarantine."""
+
+
+class NotText(ReadError):
+    """The bytes are no text in any known encoding."""
+
+
+class MalformedMarkup(ReadError):
+    """The file breaks the rules of its format."""
+
+
+class EmptyDocument(ReadError):
+    """The file holds neither text nor media."""
+
+
+class FileTooLarge(ReadError):
+    """The file is larger than the spec allows."""
+
+
+class DecodeError(DatapipeError, ValueError):
+    """A picture or video cannot be used; its media row says why."""
+
+
+class UnknownMedium(DecodeError):
+    """The bytes are no picture or video of a format the decoders know."""
+
+
+class UnsupportedMedium(DecodeError):
+    """The format is known and not decoded here, such as SVG."""
+
+
+class TooManyPixels(DecodeError):
+    """The header announces more pixels than the spec allows."""
+
+
+class TruncatedMedium(DecodeError):
+    """The file ends before its content does."""
+
+
+class DamagedMedium(DecodeError):
+    """The file breaks the rules of its format."""

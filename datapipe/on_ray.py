@@ -1,0 +1,207 @@
+"""Runs pure functions over partitions on Ray, and commits what they return.
+
+Owns the Ray session, resume, retries, progress and the commit of a step. Does not know what a stage does: it is handed
+a function from a partition's argument to an `Output`. Tasks read and write files themselves; large data never rides
+Ray's object store.
+
+A step is a directory named by the hash of what made it (`schemas.ids.step_id`). A partition's result is committed by
+its marker file `<phase>-<index>.json`, the step by its `manifest.json`, written last. So a killed run starts again
+where it was, a finished step is skipped, and the bytes do not depend on how many workers there were.
+"""
+
+import dataclasses
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import ray
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from datapipe.errors import TooManyDropped, WorkerLost
+from schemas import ids, shard
+
+logger = logging.getLogger(__name__)
+
+MAX_RETRIES = 3
+OBJECT_STORE_BYTES = 200 * 1024**2
+WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What a task makes of one partition: tables by name, other files, and what it counted.
+
+    Numbers in `metrics` are summed over partitions; any other value must come from one partition only.
+    """
+
+    tables: dict[str, pa.Table] = dataclasses.field(default_factory=dict)
+    files: dict[str, bytes] = dataclasses.field(default_factory=dict)
+    rows_in: int = 0
+    dropped: dict[str, int] = dataclasses.field(default_factory=dict)
+    metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A step before it has run: its name, what makes it, and where its output goes."""
+
+    name: str
+    version: str
+    spec: Any                       # resolved spec, plain data
+    inputs: tuple[str, ...]         # ids of what it reads
+    root: str                       # directory that holds all steps
+
+    @property
+    def id(self) -> str:
+        """Name and hash of the step."""
+        return ids.step_id(self.name, self.version, self.spec, self.inputs)
+
+    @property
+    def path(self) -> str:
+        """Directory of the step's output."""
+        return shard.join(self.root, self.id)
+
+    def is_finished(self) -> bool:
+        """Whether the step was committed before."""
+        return shard.is_finished(self.path)
+
+
+class Engine:
+    """A Ray session that starts when the first partition has to run, so that skipping finished steps costs nothing.
+
+    `address=None` starts Ray on this machine and never joins a cluster that happens to run here.
+    """
+
+    def __init__(self, num_workers: int | None = None, address: str | None = None, show_progress: bool = True):
+        self.num_workers = num_workers or os.cpu_count() or 1
+        self.address = address
+        self.show_progress = show_progress
+        self._started = False
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start or join Ray, once."""
+        if self._started:
+            return
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        runtime_env = {"env_vars": WORKER_ENVIRONMENT}
+        if self.address is None:
+            ray.init(address="local", num_cpus=self.num_workers, include_dashboard=False, log_to_driver=False,
+                     logging_level=logging.ERROR, object_store_memory=OBJECT_STORE_BYTES, runtime_env=runtime_env)
+        else:
+            ray.init(address=self.address, log_to_driver=False, runtime_env=runtime_env)
+        self._started = True
+
+    def stop(self) -> None:
+        """Leave Ray and free its memory; the next partition starts it again."""
+        if self._started:
+            ray.shutdown()
+            self._started = False
+
+    def run_phase(self, step: Step, task: Callable[[Any], Output], arguments: Sequence[Any],
+                  phase: str = "partition") -> list[dict[str, Any]]:
+        """Run `task` on each argument, skip those committed before, and return their records in order.
+
+        Raises:
+            WorkerLost: a partition's worker died `MAX_RETRIES` times over.
+            Exception: whatever the task raised; partitions finished before stay committed.
+        """
+        records = {i: _committed(step.path, phase, i) for i in range(len(arguments))}
+        waiting = [i for i, record in records.items() if record is None]
+        if waiting:
+            self.start()
+            with self._progress() as progress:
+                label = step.name if phase == "partition" else f"{step.name} {phase}"
+                bar = progress.add_task(label, total=len(arguments), completed=len(arguments) - len(waiting))
+                for index, record in self._submit(step, task, arguments, phase, waiting):
+                    records[index] = record
+                    progress.advance(bar)
+        return [records[i] for i in range(len(arguments))]      # type: ignore[misc]  # none is None any more
+
+    def _submit(self, step: Step, task: Callable[[Any], Output], arguments: Sequence[Any], phase: str,
+                waiting: list[int]) -> Iterable[tuple[int, dict[str, Any]]]:
+        remote = ray.remote(max_retries=MAX_RETRIES, num_cpus=1)(_run_partition)
+        queue, running = list(reversed(waiting)), {}
+        while queue or running:
+            while queue and len(running) < 2 * self.num_workers:
+                index = queue.pop()
+                running[remote.remote(task, arguments[index], step.path, phase, index)] = index
+            finished, _ = ray.wait(list(running), num_returns=1)
+            index = running.pop(finished[0])
+            try:
+                yield index, ray.get(finished[0])
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from None
+            except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
+                raise WorkerLost(f"{step.name}: the worker of partition {index} died {MAX_RETRIES + 1} times "
+                                 f"({type(error).__name__}); is there enough memory?") from error
+
+    def _progress(self) -> Progress:
+        return Progress(TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                        disable=not self.show_progress, transient=True)
+
+
+def _run_partition(task: Callable[[Any], Output], argument: Any, step_path: str, phase: str,
+                   index: int) -> dict[str, Any]:
+    """Runs on a worker: do the work, write its shards, then the marker that commits them."""
+    output = task(argument)
+    written = [shard.write_table(shard.join(step_path, shard.shard_name(name, index)), table)
+               for name, table in output.tables.items()]
+    for name, data in output.files.items():
+        shard.write_bytes(shard.join(step_path, name), data)
+        written.append(shard.ShardFile(name, 0, len(data), ids.content_id(data)))
+    record = {"files": [dataclasses.asdict(file) for file in written], "rows_in": output.rows_in,
+              "dropped": output.dropped, "metrics": output.metrics}
+    shard.write_json(_marker(step_path, phase, index), record)
+    return record
+
+
+def _marker(step_path: str, phase: str, index: int) -> str:
+    return shard.join(step_path, f"{phase}-{index:05d}.json")
+
+
+def _committed(step_path: str, phase: str, index: int) -> dict[str, Any] | None:
+    """Return a partition's record if it was committed and its files are there, else None."""
+    marker = _marker(step_path, phase, index)
+    if not shard.exists(marker):
+        return None
+    record = shard.read_json(marker)
+    if all(shard.exists(shard.join(step_path, file["name"])) for file in record["files"]):
+        return record
+    return None
+
+
+def finish(step: Step, records: Sequence[dict[str, Any]], output_table: str,
+           max_drop_frac: float = 1.0) -> shard.Manifest:
+    """Sum the records of a step's partitions, check the dropped fraction, and commit the step.
+
+    `rows_out` counts the rows of `output_table`.
+
+    Raises:
+        TooManyDropped: more than `max_drop_frac` of the rows were dropped; nothing is committed.
+    """
+    files = [shard.ShardFile(**file) for record in records for file in record["files"]]
+    rows_in = sum(record["rows_in"] for record in records)
+    dropped: Counter[str] = Counter()
+    summed: dict[str, Any] = {}
+    for record in records:
+        dropped.update(record["dropped"])
+        for name, value in record["metrics"].items():
+            summed[name] = value + summed.get(name, 0) if isinstance(value, int | float) else value
+    if rows_in and dropped.total() > max_drop_frac * rows_in:
+        raise TooManyDropped(f"{step.name}: {dropped.total()} of {rows_in} documents dropped "
+                             f"({dict(dropped.most_common())}), more than max_drop_frac {max_drop_frac} allows")
+    rows_out = sum(file.num_rows for file in files if shard.table_of(file.name) == output_table)
+    manifest = shard.Manifest(step=step.id, version=step.version, spec=step.spec, inputs=list(step.inputs),
+                              rows_in=rows_in, rows_out=rows_out, dropped=dict(sorted(dropped.items())),
+                              metrics=summed, files=files)
+    shard.write_manifest(step.path, manifest)
+    return manifest
