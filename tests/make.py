@@ -1,8 +1,11 @@
 """Test inputs made by code: document rows, pictures, tables. Nothing here is read from a corpus."""
 
 import io
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pyarrow as pa
 from PIL import Image
@@ -66,3 +69,38 @@ def media_table(rows: list[dict[str, Any]]) -> pa.Table:
     table = pa.Table.from_pylist(rows, schema=media.SCHEMA)
     media.validate(table)
     return table
+
+
+def video(num_frames: int = 30, frames_per_second: int = 10, codec: str = "libvpx", container: str = "webm",
+          times_ms: list[int] | None = None, key_every: int = 12, grey_step: int = 3) -> bytes:
+    """A 64 x 48 video: frame i is grey, level 20 + 3 i (see `frame_number`); its top-left corner is white."""
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format=container) as output:
+        stream: Any = output.add_stream(codec, rate=frames_per_second)
+        stream.width, stream.height, stream.pix_fmt, stream.gop_size = 64, 48, "yuv420p", key_every
+        stream.bit_rate, stream.codec_context.time_base = 8_000_000, Fraction(1, 1000)
+        for i in range(num_frames):
+            pixels = np.full((48, 64, 3), 20 + grey_step * i, np.uint8)
+            pixels[:8, :8] = 255
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts = times_ms[i] if times_ms else 1000 * i // frames_per_second
+            frame.time_base = Fraction(1, 1000)
+            output.mux(stream.encode(frame))
+        output.mux(stream.encode())
+    return buffer.getvalue()
+
+
+def frame_number(pixels: Image.Image) -> int:
+    """Which frame of `video` a picture is, read from the grey level of its middle."""
+    grey = np.asarray(pixels.convert("L"), dtype=float)
+    height, width = grey.shape
+    return round((grey[height // 3:-height // 3, width // 3:-width // 3].mean() - 20) / 3)
+
+
+def folder(root: Path, files: dict[str, bytes | str]) -> Path:
+    """A folder with these files, by relative path."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return root

@@ -1,0 +1,181 @@
+"""Specs of the data stages: what a prepare job's fields mean, their units, and why their defaults.
+
+Owns validation of these fields. Imports no Ray and no torch, so a spec can be checked anywhere.
+"""
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+
+class SourceSpec(BaseModel, frozen=True, extra="forbid"):
+    """A folder of raw files; the reader is chosen by each file's name and first bytes."""
+
+    path: str = Field(min_length=1)
+    """Folder to read, local or `s3://`; `~` and environment variables are expanded."""
+    collection: str = ""
+    """Name of the collection in every table; empty takes the folder's own name."""
+    include: tuple[str, ...] = ("**",)
+    """Glob patterns of files to read, relative to `path`; pictures that pages embed need not match."""
+    exclude: tuple[str, ...] = ()
+    """Glob patterns of files to leave out."""
+    license: str | None = None
+    """Licence noted on every document."""
+    standalone_media: bool = False
+    """Whether pictures and videos that no page embeds become documents of their own. Off by default, since
+    manuals ship many icons."""
+
+
+class IngestSpec(BaseModel, frozen=True, extra="forbid"):
+    """Limits under which raw bytes become documents and media."""
+
+    documents_per_partition: int = Field(default=64, gt=0)
+    """Files in one partition, the unit of work and of resume."""
+    max_file_bytes: int = Field(default=512 * 1024**2, gt=0)
+    """Larger files go to quarantine, unread."""
+    max_image_pixels: int = Field(default=89_478_485, gt=0, le=178_956_970)
+    """Pictures and videos with more pixels in a frame are refused before decoding. Default: Pillow's warning
+    limit (a quarter GiB of pixels); the largest value is its hard stop."""
+    max_frames: int = Field(default=64, gt=1)
+    """Frames sampled from one video at most."""
+    frames_per_second: float = Field(default=1.0, gt=0)
+    """Sampling rate until `max_frames` is reached; longer videos are sampled evenly. Default: that of M3."""
+    max_frame_side: int = Field(default=672, gt=0)
+    """Sampled frames are shrunk to this longer side, in pixels. Default: M3's picture size."""
+
+
+class CleanSpec(BaseModel, frozen=True, extra="forbid"):
+    """Text repair, language, and documents that carry nothing."""
+
+    languages: tuple[str, ...] = ()
+    """Languages to keep (BCP 47 primary tags); empty keeps all. Short documents are always kept."""
+    min_lang_prob: float = Field(default=0.5, ge=0, le=1)
+    """Below it the detector is not believed: the declared language stays, and no document leaves."""
+    min_lang_words: int = Field(default=20, gt=0)
+    """Documents with fewer words of prose are too short to tell; they keep the declared language."""
+    min_words: int = Field(default=10, ge=0)
+    """Documents with fewer words and no picture or video are dropped as `too_short`."""
+    max_drop_frac: float = Field(default=0.9, ge=0, le=1)
+    """The run stops when this stage would drop a larger fraction: that is a wrong setting, not bad data."""
+
+
+class DedupeTextSpec(BaseModel, frozen=True, extra="forbid"):
+    """Exact and MinHash near-duplicate documents by their text."""
+
+    num_permutations: int = Field(default=128, gt=0)
+    """Length of a MinHash signature."""
+    num_bands: int = Field(default=16, gt=0)
+    """LSH bands; 16 bands of 8 of 128 permutations find pairs above a Jaccard similarity of about 0.7."""
+    shingle_words: int = Field(default=5, gt=0)
+    """Words in a shingle. Documents with fewer words have no near-duplicates."""
+    min_similarity: float = Field(default=0.8, gt=0, le=1)
+    """Candidate pairs are merged when their signatures agree in at least this fraction of positions."""
+    min_words_without_media: int = Field(default=50, ge=0)
+    """Documents with fewer words are duplicates only when they also show the same media: one title or caption
+    may stand with many pictures. From this length on the text decides alone."""
+    seed: int = Field(default=1, ge=0)
+    """Seed of the hash permutations."""
+    max_drop_frac: float = Field(default=0.9, ge=0, le=1)
+    """As in `clean`."""
+
+    @model_validator(mode="after")
+    def _bands_divide(self) -> Self:
+        if self.num_permutations % self.num_bands:
+            raise ValueError(f"num_bands: {self.num_bands} does not divide num_permutations "
+                             f"{self.num_permutations}")
+        return self
+
+
+class MaskTextSpec(BaseModel, frozen=True, extra="forbid"):
+    """Personal data in text."""
+
+    detectors: tuple[Literal["email", "phone", "ip"], ...] = ("email", "phone", "ip")
+    """Which detectors run."""
+    action: Literal["no_loss", "drop"] = "no_loss"
+    """What happens to a hit. Default keeps it as context and trains nothing on it."""
+
+
+class MaskMediaSpec(BaseModel, frozen=True, extra="forbid"):
+    """Pictures that carry no content of their document."""
+
+    max_documents: int = Field(default=10, gt=0)
+    """A picture in more documents of the corpus is dropped everywhere as `repeated_image` (logos, icons).
+    Default: OBELICS' limit for one URL."""
+    min_side: int = Field(default=32, ge=0)
+    """Pictures with a shorter side, in pixels, are dropped as `too_small`."""
+    max_aspect: float = Field(default=8.0, ge=1)
+    """Pictures with a longer side of more than this times the shorter are dropped as `extreme_aspect`."""
+
+
+class InterleaveSpec(BaseModel, frozen=True, extra="forbid"):
+    """The training stream of a document: masks applied, pictures where the page has them."""
+
+    max_images: int = Field(default=64, gt=0)
+    """Pictures kept per document, in order; later ones leave. Videos do not count: ingest limits frames."""
+    keep_alt: bool = True
+    """Whether a picture's alternative text stays where it has no caption."""
+    max_drop_frac: float = Field(default=0.9, ge=0, le=1)
+    """As in `clean`."""
+
+
+class TokenizeSpec(BaseModel, frozen=True, extra="forbid"):
+    """Text to ids, pictures to model-sized bytes and placeholder ids."""
+
+    tokenizer: str | None = None
+    """A `tokenizer.json` to use; empty trains a byte-level BPE on the corpus."""
+    vocab_size: int = Field(default=4096, ge=320)
+    """Size of the trained vocabulary, special tokens included; a small corpus may not yield as many."""
+    patch_size: int = Field(default=14, gt=0)
+    """Side of a vision patch in pixels; must be the model's."""
+    merge_size: int = Field(default=2, gt=0)
+    """Patches merged to one token, per side; must be the model's."""
+    temporal_patch_size: int = Field(default=2, gt=0)
+    """Frames in one temporal patch; must be the model's."""
+    max_segment_patches: int = Field(default=4, gt=0)
+    """Temporal patches that attend to each other (M3: 4, that is 8 frames)."""
+    min_pixels: int = Field(default=3136, gt=0)
+    """Pictures are enlarged to at least this area."""
+    max_pixels: int = Field(default=451_584, gt=0)
+    """Pictures are shrunk to at most this area (M3: 576 tokens)."""
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        if self.tokenizer is not None and self.vocab_size != type(self).model_fields["vocab_size"].default:
+            raise ValueError("vocab_size: has no effect when a tokenizer is given; leave one of them out")
+        if self.max_pixels < max(self.min_pixels, (self.patch_size * self.merge_size) ** 2):
+            raise ValueError(f"max_pixels: {self.max_pixels} is below min_pixels or below one merged patch")
+        return self
+
+
+class PackSpec(BaseModel, frozen=True, extra="forbid"):
+    """Token spans to training sequences."""
+
+    context_length: int = Field(default=1024, ge=64)
+    """Tokens in a sequence."""
+    num_sequences: int | None = Field(default=None, gt=0)
+    """Sequences to plan: epochs follow each other, each in a new order, until there are as many.
+    Empty is one epoch."""
+    mixture: dict[str, float] = {}
+    """Target share of tokens by stratum; empty keeps the corpus' own. Strata left out get what remains, in
+    proportion. An epoch keeps its size: it repeats or thins documents of a stratum, each epoch other ones."""
+    window: int = Field(default=1024, gt=0)
+    """Spans looked at together by best-fit packing. A larger window fills sequences better and mixes less."""
+    min_span_tokens: int = Field(default=16, gt=1)
+    """Shorter rests of a split document are left out and counted."""
+    held_out_frac: float = Field(default=0.02, ge=0, lt=0.5)
+    """Fraction of documents (by hash of doc_id) kept out of the plan and packed into `heldout`."""
+    seed: int = 1
+    """Seed of the order of documents, and of which ones the mixture repeats and thins."""
+
+    @model_validator(mode="after")
+    def _spans_fit(self) -> Self:
+        if self.min_span_tokens > self.context_length:
+            raise ValueError(f"min_span_tokens: {self.min_span_tokens} is above context_length "
+                             f"{self.context_length}")
+        return self
+
+    @model_validator(mode="after")
+    def _mixture_is_shares(self) -> Self:
+        if any(share < 0 for share in self.mixture.values()) or sum(self.mixture.values()) > 1 + 1e-9:
+            raise ValueError(f"mixture: {self.mixture} must be shares of at least 0 that sum to at most 1")
+        return self
