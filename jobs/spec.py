@@ -159,7 +159,7 @@ def parse(raw: dict[str, Any], path: str = "spec") -> PipelineSpec:
 
 def _as_pipeline(raw: dict[str, Any], path: str) -> dict[str, Any]:
     """Wrap a single job into a pipeline of one; run-wide fields stay outside the job."""
-    kind = raw.get("kind")
+    kind: Any = raw.get("kind")
     if kind == "pipeline":
         return {**raw, "jobs": list(raw.get("jobs") or [])}
     if kind not in JOB_TYPES:
