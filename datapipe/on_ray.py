@@ -26,6 +26,7 @@ from schemas import ids, shard
 logger = logging.getLogger(__name__)
 
 MAX_RETRIES = 3
+START_ATTEMPTS = 3
 OBJECT_STORE_BYTES = 200 * 1024**2
 WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -94,11 +95,30 @@ class Engine:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         runtime_env = {"env_vars": WORKER_ENVIRONMENT}
         if self.address is None:
-            ray.init(address="local", num_cpus=self.num_workers, include_dashboard=False, log_to_driver=False,
-                     logging_level=logging.ERROR, object_store_memory=OBJECT_STORE_BYTES, runtime_env=runtime_env)
+            self._start_local(runtime_env)
         else:
             ray.init(address=self.address, log_to_driver=False, runtime_env=runtime_env)
         self._started = True
+
+    def _start_local(self, runtime_env: dict[str, Any]) -> None:
+        """Start Ray here; it gives its own processes 30 s to come up, which a busy machine can exceed."""
+        for attempt in range(1, START_ATTEMPTS + 1):
+            try:
+                ray.init(
+                    address="local",
+                    num_cpus=self.num_workers,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    runtime_env=runtime_env,
+                )
+                return
+            except Exception as error:  # Ray raises a bare Exception for its start-up time limit
+                ray.shutdown()
+                if "timed out during startup" not in str(error) or attempt == START_ATTEMPTS:
+                    raise
+                logger.warning("Ray did not come up in time; attempt %d of %d", attempt + 1, START_ATTEMPTS)
 
     def stop(self) -> None:
         """Leave Ray and free its memory; the next partition starts it again."""
@@ -129,7 +149,7 @@ class Engine:
     def _submit(self, step: Step, task: Callable[[Any], Output], arguments: Sequence[Any], phase: str,
                 waiting: list[int]) -> Iterable[tuple[int, dict[str, Any]]]:
         remote = ray.remote(max_retries=MAX_RETRIES, num_cpus=1)(_run_partition)
-        queue, running = list(reversed(waiting)), {}
+        queue, running = list(reversed(waiting)), dict[Any, int]()
         while queue or running:
             while queue and len(running) < 2 * self.num_workers:
                 index = queue.pop()
@@ -139,6 +159,7 @@ class Engine:
             try:
                 yield index, ray.get(finished[0])
             except ray.exceptions.RayTaskError as error:
+                error.cause.add_note(f"on a worker, partition {index} of {step.name}:\n{error.traceback_str}")
                 raise error.cause from None
             except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
                 raise WorkerLost(f"{step.name}: the worker of partition {index} died {MAX_RETRIES + 1} times "

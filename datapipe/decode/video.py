@@ -9,6 +9,7 @@ fork.
 import bisect
 import dataclasses
 import io
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -18,11 +19,30 @@ from PIL import Image
 
 from datapipe.errors import DamagedMedium, DecodeError, TooManyPixels, TruncatedMedium, UnknownMedium
 
-try:
-    import decord
+
+def _import_decord() -> Any:
+    """Return decord, or None where it has no wheel; PyAV alone reads everything.
+
+    decord loads every library below the `nvidia` package into the global namespace. Among those that torch brings is
+    NVBLAS, which then stands in for torch's CPU BLAS and crashes the first matrix product. Decoding needs none of
+    them, so the package is hidden while decord is imported.
+    """
+    hidden = sys.modules.get("nvidia")
+    sys.modules["nvidia"] = None        # type: ignore[assignment]  # None makes it count as not installed
+    try:
+        import decord
+    except ImportError:
+        return None
+    finally:
+        if hidden is None:
+            del sys.modules["nvidia"]
+        else:
+            sys.modules["nvidia"] = hidden
     decord.logging.set_level(decord.logging.QUIET)
-except ImportError:                 # decord2 has wheels for Linux only; PyAV alone reads everything
-    decord = None
+    return decord
+
+
+decord = _import_decord()
 
 T = TypeVar("T")
 _MIMES = (("mov,mp4", "video/mp4"), ("avi", "video/x-msvideo"), ("mpegts", "video/mp2t"),
