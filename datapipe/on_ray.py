@@ -1,12 +1,13 @@
 """Runs pure functions over partitions on Ray, and commits what they return.
 
-Owns the Ray session, resume, retries, progress and the commit of a step. Does not know what a stage does: it is handed
-a function from a partition's argument to an `Output`. Tasks read and write files themselves; large data never rides
-Ray's object store.
+Owns the Ray session, resume, retries, progress and the commit of a step. Does not know what a stage does: it
+is handed a function from a partition's argument to an `Output`. Tasks read and write files themselves; large
+data never rides Ray's object store.
 
-A step is a directory named by the hash of what made it (`schemas.ids.step_id`). A partition's result is committed by
-its marker file `<phase>-<index>.json`, the step by its `manifest.json`, written last. So a killed run starts again
-where it was, a finished step is skipped, and the bytes do not depend on how many workers there were.
+A step is a directory named by the hash of what made it (`schemas.ids.step_id`). A partition's result is
+committed by its marker file `<phase>-<index>.json`, the step by its `manifest.json`, written last. So a
+killed run starts again where it was, a finished step is skipped, and the bytes do not depend on how many
+workers there were.
 """
 
 import dataclasses
@@ -51,9 +52,9 @@ class Step:
 
     name: str
     version: str
-    spec: Any                       # resolved spec, plain data
-    inputs: tuple[str, ...]         # ids of what it reads
-    root: str                       # directory that holds all steps
+    spec: Any  # resolved spec, plain data
+    inputs: tuple[str, ...]  # ids of what it reads
+    root: str  # directory that holds all steps
 
     @property
     def id(self) -> str:
@@ -71,12 +72,15 @@ class Step:
 
 
 class Engine:
-    """A Ray session that starts when the first partition has to run, so that skipping finished steps costs nothing.
+    """A Ray session that starts when the first partition has to run, so that skipping finished steps costs
+    nothing.
 
     `address=None` starts Ray on this machine and never joins a cluster that happens to run here.
     """
 
-    def __init__(self, num_workers: int | None = None, address: str | None = None, show_progress: bool = True):
+    def __init__(
+        self, num_workers: int | None = None, address: str | None = None, show_progress: bool = True
+    ):
         self.num_workers = num_workers or os.cpu_count() or 1
         self.address = address
         self.show_progress = show_progress
@@ -126,8 +130,9 @@ class Engine:
             ray.shutdown()
             self._started = False
 
-    def run_phase(self, step: Step, task: Callable[[Any], Output], arguments: Sequence[Any],
-                  phase: str = "partition") -> list[dict[str, Any]]:
+    def run_phase(
+        self, step: Step, task: Callable[[Any], Output], arguments: Sequence[Any], phase: str = "partition"
+    ) -> list[dict[str, Any]]:
         """Run `task` on each argument, skip those committed before, and return their records in order.
 
         Raises:
@@ -144,10 +149,16 @@ class Engine:
                 for index, record in self._submit(step, task, arguments, phase, waiting):
                     records[index] = record
                     progress.advance(bar)
-        return [records[i] for i in range(len(arguments))]      # type: ignore[misc]  # none is None any more
+        return [records[i] for i in range(len(arguments))]  # type: ignore[misc]  # none is None any more
 
-    def _submit(self, step: Step, task: Callable[[Any], Output], arguments: Sequence[Any], phase: str,
-                waiting: list[int]) -> Iterable[tuple[int, dict[str, Any]]]:
+    def _submit(
+        self,
+        step: Step,
+        task: Callable[[Any], Output],
+        arguments: Sequence[Any],
+        phase: str,
+        waiting: list[int],
+    ) -> Iterable[tuple[int, dict[str, Any]]]:
         remote = ray.remote(max_retries=MAX_RETRIES, num_cpus=1)(_run_partition)
         queue, running = list(reversed(waiting)), dict[Any, int]()
         while queue or running:
@@ -162,25 +173,40 @@ class Engine:
                 error.cause.add_note(f"on a worker, partition {index} of {step.name}:\n{error.traceback_str}")
                 raise error.cause from None
             except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
-                raise WorkerLost(f"{step.name}: the worker of partition {index} died {MAX_RETRIES + 1} times "
-                                 f"({type(error).__name__}); is there enough memory?") from error
+                raise WorkerLost(
+                    f"{step.name}: the worker of partition {index} died {MAX_RETRIES + 1} times "
+                    f"({type(error).__name__}); is there enough memory?"
+                ) from error
 
     def _progress(self) -> Progress:
-        return Progress(TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                        disable=not self.show_progress, transient=True)
+        return Progress(
+            TextColumn("{task.description:<24}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            disable=not self.show_progress,
+            transient=True,
+        )
 
 
-def _run_partition(task: Callable[[Any], Output], argument: Any, step_path: str, phase: str,
-                   index: int) -> dict[str, Any]:
+def _run_partition(
+    task: Callable[[Any], Output], argument: Any, step_path: str, phase: str, index: int
+) -> dict[str, Any]:
     """Runs on a worker: do the work, write its shards, then the marker that commits them."""
     output = task(argument)
-    written = [shard.write_table(shard.join(step_path, shard.shard_name(name, index)), table)
-               for name, table in output.tables.items()]
+    written = [
+        shard.write_table(shard.join(step_path, shard.shard_name(name, index)), table)
+        for name, table in output.tables.items()
+    ]
     for name, data in output.files.items():
         shard.write_bytes(shard.join(step_path, name), data)
         written.append(shard.ShardFile(name, 0, len(data), ids.content_id(data)))
-    record = {"files": [dataclasses.asdict(file) for file in written], "rows_in": output.rows_in,
-              "dropped": output.dropped, "metrics": output.metrics}
+    record = {
+        "files": [dataclasses.asdict(file) for file in written],
+        "rows_in": output.rows_in,
+        "dropped": output.dropped,
+        "metrics": output.metrics,
+    }
     shard.write_json(_marker(step_path, phase, index), record)
     return record
 
@@ -200,8 +226,9 @@ def _committed(step_path: str, phase: str, index: int) -> dict[str, Any] | None:
     return None
 
 
-def finish(step: Step, records: Sequence[dict[str, Any]], output_table: str,
-           max_drop_frac: float = 1.0) -> shard.Manifest:
+def finish(
+    step: Step, records: Sequence[dict[str, Any]], output_table: str, max_drop_frac: float = 1.0
+) -> shard.Manifest:
     """Sum the records of a step's partitions, check the dropped fraction, and commit the step.
 
     `rows_out` counts the rows of `output_table`.
@@ -218,11 +245,21 @@ def finish(step: Step, records: Sequence[dict[str, Any]], output_table: str,
         for name, value in record["metrics"].items():
             summed[name] = value + summed.get(name, 0) if isinstance(value, int | float) else value
     if rows_in and dropped.total() > max_drop_frac * rows_in:
-        raise TooManyDropped(f"{step.name}: {dropped.total()} of {rows_in} documents dropped "
-                             f"({dict(dropped.most_common())}), more than max_drop_frac {max_drop_frac} allows")
+        raise TooManyDropped(
+            f"{step.name}: {dropped.total()} of {rows_in} documents dropped "
+            f"({dict(dropped.most_common())}), more than max_drop_frac {max_drop_frac} allows"
+        )
     rows_out = sum(file.num_rows for file in files if shard.table_of(file.name) == output_table)
-    manifest = shard.Manifest(step=step.id, version=step.version, spec=step.spec, inputs=list(step.inputs),
-                              rows_in=rows_in, rows_out=rows_out, dropped=dict(sorted(dropped.items())),
-                              metrics=summed, files=files)
+    manifest = shard.Manifest(
+        step=step.id,
+        version=step.version,
+        spec=step.spec,
+        inputs=list(step.inputs),
+        rows_in=rows_in,
+        rows_out=rows_out,
+        dropped=dict(sorted(dropped.items())),
+        metrics=summed,
+        files=files,
+    )
     shard.write_manifest(step.path, manifest)
     return manifest

@@ -81,8 +81,9 @@ class DedupeTextSpec(BaseModel, frozen=True, extra="forbid"):
     @model_validator(mode="after")
     def _bands_divide(self) -> Self:
         if self.num_permutations % self.num_bands:
-            raise ValueError(f"num_bands: {self.num_bands} does not divide num_permutations "
-                             f"{self.num_permutations}")
+            raise ValueError(
+                f"num_bands: {self.num_bands} does not divide num_permutations {self.num_permutations}"
+            )
         return self
 
 
@@ -170,8 +171,9 @@ class PackSpec(BaseModel, frozen=True, extra="forbid"):
     @model_validator(mode="after")
     def _spans_fit(self) -> Self:
         if self.min_span_tokens > self.context_length:
-            raise ValueError(f"min_span_tokens: {self.min_span_tokens} is above context_length "
-                             f"{self.context_length}")
+            raise ValueError(
+                f"min_span_tokens: {self.min_span_tokens} is above context_length {self.context_length}"
+            )
         return self
 
     @model_validator(mode="after")

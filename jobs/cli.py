@@ -1,7 +1,7 @@
 """The `omniloom` command: parses arguments, calls one function, turns known errors into one clear line.
 
-Owns exit codes: 0 done, 1 a run failed, 2 the spec or the arguments are wrong, 130 stopped by the user. Heavy imports
-stand inside the commands, so that `--help` answers at once.
+Owns exit codes: 0 done, 1 a run failed, 2 the spec or the arguments are wrong, 130 stopped by the user. Heavy
+imports stand inside the commands, so that `--help` answers at once.
 """
 
 import errno
@@ -15,29 +15,38 @@ from rich.markup import escape
 
 from jobs.errors import SpecError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-                  help="Raw multimodal documents to Arrow shards, scores, and a trained model.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Raw multimodal documents to Arrow shards, scores, and a trained model.",
+)
 console = Console(soft_wrap=True)
 
 RunPath = Annotated[str, typer.Option("--run", help="Run directory.")]
 
 
 @app.command("run")
-def run_command(spec: Annotated[str, typer.Argument(help="Job spec, a YAML file.")],
-                overrides: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C",
-                                                                    help="Set one value of the spec.")] = None) -> None:
+def run_command(
+    spec: Annotated[str, typer.Argument(help="Job spec, a YAML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Set one value of the spec.")
+    ] = None,
+) -> None:
     """Run a job spec; finished steps are skipped, a killed run goes on where it was."""
     from jobs.spec import load_spec
 
-    loaded = load_spec(spec, overrides or [])           # before Ray and torch load: a typo answers at once
+    loaded = load_spec(spec, overrides or [])  # before Ray and torch load: a typo answers at once
     from jobs.run import run
 
     run(loaded, console)
 
 
 @app.command("walk")
-def walk_command(doc_id: Annotated[str, typer.Argument(help="A doc_id, a unique prefix of one, or a document's uri.")],
-                 run: RunPath = "runs/demo") -> None:
+def walk_command(
+    doc_id: Annotated[str, typer.Argument(help="A doc_id, a unique prefix of one, or a document's uri.")],
+    run: RunPath = "runs/demo",
+) -> None:
     """Print one document after each stage: masks, scores, tokens, and the step that trained on it."""
     from jobs.walk import walk
 
@@ -80,16 +89,23 @@ def main() -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        sys.exit(_fail(f"disk full ({error.filename or 'while writing'}): free some space and start again; "
-                       "what was finished is kept", 1))
-    except Exception as error:                          # ours become one line, all others keep their traceback
+        sys.exit(
+            _fail(
+                f"disk full ({error.filename or 'while writing'}): free some space and start again; "
+                "what was finished is kept",
+                1,
+            )
+        )
+    except Exception as error:  # ours become one line, all others keep their traceback
         if not _is_ours(error):
             raise
         sys.exit(_fail(error, 1))
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether an error's message was written for the user: its class stands in an `errors.py` of this project."""
+    """Whether an error's message was written for the user: its class stands in an `errors.py` of this
+    project.
+    """
     package, _, module = type(error).__module__.rpartition(".")
     return module == "errors" and package in ("schemas", "datapipe", "rewards", "trainer", "jobs")
 

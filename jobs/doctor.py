@@ -17,7 +17,18 @@ from rich.table import Table
 
 MIN_FREE_DISK_BYTES = 2 * 1024**3
 MIN_FREE_MEMORY_BYTES = 4 * 1024**3
-PACKAGES = ("torch", "triton", "ray", "pyarrow", "polars", "transformers", "trl", "pillow", "av", "open-clip-torch")
+PACKAGES = (
+    "torch",
+    "triton",
+    "ray",
+    "pyarrow",
+    "polars",
+    "transformers",
+    "trl",
+    "pillow",
+    "av",
+    "open-clip-torch",
+)
 DECORD_FLAVOURS = ("decord", "eva-decord", "decord2")
 
 
@@ -69,7 +80,9 @@ def _decord() -> Finding:
         return Finding("ok", "decord", f"decord2 {importlib.metadata.version('decord2')}")
     if not installed:
         return Finding("warn", "decord", "not installed: video is decoded by PyAV alone")
-    return Finding("fail", "decord", f"{', '.join(installed)} share one import name: uninstall all, install decord2 only")
+    return Finding(
+        "fail", "decord", f"{', '.join(installed)} share one import name: uninstall all, install decord2 only"
+    )
 
 
 def _kernels() -> Finding:
@@ -85,7 +98,9 @@ def _torchvision() -> Finding:
     try:
         import torchvision
     except (ImportError, RuntimeError) as error:
-        return Finding("fail", "torchvision", f"does not load beside this torch ({error}): install a matching pair")
+        return Finding(
+            "fail", "torchvision", f"does not load beside this torch ({error}): install a matching pair"
+        )
     return Finding("ok", "torchvision", torchvision.__version__)
 
 
@@ -109,7 +124,9 @@ def _memory() -> Finding:
         return Finding("ok", "free memory", "not known on this system")
     lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
     free = int(lines["MemAvailable"].split()[0]) * 1024
-    return Finding("ok" if free >= MIN_FREE_MEMORY_BYTES else "warn", "free memory", f"{free / 1024**3:.1f} GiB")
+    return Finding(
+        "ok" if free >= MIN_FREE_MEMORY_BYTES else "warn", "free memory", f"{free / 1024**3:.1f} GiB"
+    )
 
 
 def _threads() -> Finding:
@@ -123,5 +140,7 @@ def _threads() -> Finding:
 def _ray_session() -> Finding:
     running = os.environ.get("RAY_ADDRESS")
     if running:
-        return Finding("warn", "RAY_ADDRESS", f"{running}: local runs ignore it; name a cluster by `address` in the spec")
+        return Finding(
+            "warn", "RAY_ADDRESS", f"{running}: local runs ignore it; name a cluster by `address` in the spec"
+        )
     return Finding("ok", "Ray", "starts by itself on this machine")

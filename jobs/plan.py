@@ -24,13 +24,22 @@ def plan(run: RunState, job: PlanJob) -> None:
     if job.select is not None:
         inputs.append(run.id_of(f"score_{job.select.scorer}", job.name))
         scores_path = run.path_of(f"score_{job.select.scorer}", job.name)
-    step = run.step(job.name, pack.VERSION + select.VERSION, job.model_dump(mode="json", include={"select", "pack"}), *inputs)
+    step = run.step(
+        job.name,
+        pack.VERSION + select.VERSION,
+        job.model_dump(mode="json", include={"select", "pack"}),
+        *inputs,
+    )
     tokens_path, documents_path = run.path_of("tokenize", job.name), run.path_of("interleave", job.name)
 
     def work() -> shard.Manifest:
         partitions = partition_numbers(tokens_path, "tokens")
-        run.engine.run_phase(step, functools.partial(_describe, tokens_path, documents_path), partitions, "described")
-        records = run.engine.run_phase(step, functools.partial(_pack, job, step.path, scores_path), [len(partitions)])
+        run.engine.run_phase(
+            step, functools.partial(_describe, tokens_path, documents_path), partitions, "described"
+        )
+        records = run.engine.run_phase(
+            step, functools.partial(_pack, job, step.path, scores_path), [len(partitions)]
+        )
         return finish(step, records, "plan")
 
     run.commit(step, work)
@@ -40,11 +49,16 @@ def _describe(tokens_path: str, documents_path: str, index: int) -> Output:
     name = shard.shard_name("tokens", index)
     tokens = shard.read_table(shard.join(tokens_path, name))
     described = pa.Table.from_batches([pack.describe(tokens, name)])
-    documents = shard.read_table(shard.join(documents_path, shard.shard_name("documents", index)),
-                                 ["doc_id", "collection"])
+    documents = shard.read_table(
+        shard.join(documents_path, shard.shard_name("documents", index)), ["doc_id", "collection"]
+    )
     collection = dict(zip(documents["doc_id"].to_pylist(), documents["collection"].to_pylist(), strict=True))
-    strata = [f"{collection[doc_id]}/{modality}" for doc_id, modality
-              in zip(described["doc_id"].to_pylist(), described["modality"].to_pylist(), strict=True)]
+    strata = [
+        f"{collection[doc_id]}/{modality}"
+        for doc_id, modality in zip(
+            described["doc_id"].to_pylist(), described["modality"].to_pylist(), strict=True
+        )
+    ]
     return Output({"described": described.append_column("stratum", pa.array(strata, pa.string()))})
 
 
@@ -61,5 +75,9 @@ def _pack(job: PlanJob, step_path: str, scores_path: str | None, num_partitions:
     packed = pack.pack(described.append_column("weight", weights), job.pack)
     if packed.plan.num_rows == 0:
         raise JobError(f"plan: no sequence could be made of {described.num_rows} documents: {packed.report}")
-    return Output({"plan": packed.plan, "heldout": packed.heldout}, rows_in=described.num_rows,
-                  dropped=not_selected, metrics={"report": packed.report})
+    return Output(
+        {"plan": packed.plan, "heldout": packed.heldout},
+        rows_in=described.num_rows,
+        dropped=not_selected,
+        metrics={"report": packed.report},
+    )

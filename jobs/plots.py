@@ -24,13 +24,29 @@ SMOOTHING_FRAC = 0.05  # width of the running mean as a fraction of the points
 MIN_POINTS_TO_SMOOTH = 20
 
 STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none", "svg.hashsalt": "omniloom", "font.family": "sans-serif", "font.size": 9.5,
-    "axes.edgecolor": FAINT, "axes.labelcolor": INK, "axes.titlecolor": INK, "axes.titlesize": 10.5,
-    "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.spines.top": False,
-    "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "omniloom",
+    "font.family": "sans-serif",
+    "font.size": 9.5,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#eceff2",
-    "grid.linewidth": 0.8, "xtick.color": INK, "ytick.color": INK, "xtick.major.size": 0,
-    "ytick.major.size": 0, "legend.frameon": False, "legend.fontsize": 9, "lines.linewidth": 1.7,
+    "grid.linewidth": 0.8,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.7,
     "lines.solid_capstyle": "round",
 }
 
@@ -51,8 +67,14 @@ class Series:
 
 
 def lines(
-    series: Sequence[Series], title: str, x_label: str, y_label: str, *, log_y: bool = False,
-    marks: Mapping[str, float] | None = None, wide: bool = False,
+    series: Sequence[Series],
+    title: str,
+    x_label: str,
+    y_label: str,
+    *,
+    log_y: bool = False,
+    marks: Mapping[str, float] | None = None,
+    wide: bool = False,
 ) -> Markup:
     """Draw lines over steps: faint points and, where there are many, their running mean.
 
@@ -72,8 +94,13 @@ def lines(
         for name, position in (marks or {}).items():
             axes.axvline(position, color=INK, linewidth=0.9, linestyle=(0, (3, 3)))
             axes.annotate(
-                name, (position, 1), xycoords=("data", "axes fraction"), xytext=(4, -9),
-                textcoords="offset points", fontsize=8.5, color=INK,
+                name,
+                (position, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(4, -9),
+                textcoords="offset points",
+                fontsize=8.5,
+                color=INK,
             )
         if log_y:
             axes.set_yscale("log")
@@ -92,9 +119,11 @@ def histogram(values: Sequence[float], title: str, x_label: str, y_label: str = 
 
     def draw(axes: Axes) -> None:
         axes.hist(
-            array, bins=min(40, max(8, int(np.sqrt(len(array)) * 1.5))),
+            array,
+            bins=min(40, max(8, int(np.sqrt(len(array)) * 1.5))),
             color="#7fa9c4",
-            edgecolor="white", linewidth=0.6,
+            edgecolor="white",
+            linewidth=0.6,
         )
         for quartile in quartiles:
             axes.axvline(quartile, color=INK, linewidth=0.9, linestyle=(0, (3, 3)))

@@ -6,7 +6,6 @@ Owns which stage's output feeds which stage, and how a stage's pure functions be
 import functools
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,29 +28,51 @@ def prepare(run: RunState, job: PrepareJob) -> None:
     _dedupe_text(run, job)
     _document_stage(run, "mask_text", mask_text.VERSION, mask_text.mask_text, job.mask_text, "dedupe_text")
     _mask_media(run, job)
-    _document_stage(run, "interleave", interleave.VERSION, interleave.interleave, job.interleave, "mask_media",
-                    job.interleave.max_drop_frac)
+    _document_stage(
+        run,
+        "interleave",
+        interleave.VERSION,
+        interleave.interleave,
+        job.interleave,
+        "mask_media",
+        job.interleave.max_drop_frac,
+    )
     _tokenize(run, job)
 
 
 def _ingest(run: RunState, job: PrepareJob) -> None:
-    sources = [source.model_copy(update={"collection": source_files.collection(source)}) for source in job.sources]
+    sources = [
+        source.model_copy(update={"collection": source_files.collection(source)}) for source in job.sources
+    ]
     # Where a corpus lies does not change what is made of it: its content does.
-    hashed = {"limits": job.ingest.model_dump(mode="json"),
-              "sources": [source.model_dump(mode="json", exclude={"path"}) for source in sources]}
+    hashed = {
+        "limits": job.ingest.model_dump(mode="json"),
+        "sources": [source.model_dump(mode="json", exclude={"path"}) for source in sources],
+    }
     listed = [source_files.list_files(source) for source in sources]
-    step = run.step("ingest", ingest.VERSION, hashed, *(source_files.fingerprint(source) for source in sources))
+    step = run.step(
+        "ingest", ingest.VERSION, hashed, *(source_files.fingerprint(source) for source in sources)
+    )
     size = job.ingest.documents_per_partition
-    partitions = [(source, files[i:i + size]) for source, files in zip(sources, listed, strict=True)
-                  for i in range(0, len(files), size)]
+    partitions = [
+        (source, files[i : i + size])
+        for source, files in zip(sources, listed, strict=True)
+        for i in range(0, len(files), size)
+    ]
 
     def work() -> shard.Manifest:
         records = run.engine.run_phase(step, functools.partial(_ingest_partition, job.ingest), partitions)
         num_files = sum(len(files) for files in listed)
-        if not any(file["num_rows"] for record in records for file in record["files"]
-                   if shard.table_of(file["name"]) == "documents"):
-            raise JobError(f"none of the {num_files} files could be read; the reasons stand in "
-                           f"{shard.join(step.path, 'quarantine-*.arrow')}")
+        if not any(
+            file["num_rows"]
+            for record in records
+            for file in record["files"]
+            if shard.table_of(file["name"]) == "documents"
+        ):
+            raise JobError(
+                f"none of the {num_files} files could be read; the reasons stand in "
+                f"{shard.join(step.path, 'quarantine-*.arrow')}"
+            )
         return finish(step, records, "documents")
 
     run.commit(step, work)
@@ -61,13 +82,23 @@ def _ingest_partition(spec: IngestSpec, argument: tuple[SourceSpec, list[source_
     source, files = argument
     made = ingest.ingest(files, source, spec, functools.partial(source_files.load, source))
     reasons = Counter(made.quarantine["error_class"].to_pylist())
-    return Output({"documents": made.documents, "media": made.media, "quarantine": made.quarantine},
-                  rows_in=len(files), dropped={f"quarantine:{name}": n for name, n in sorted(reasons.items())},
-                  metrics={f"media_{kind}": n for kind, n in sorted(Counter(made.media["kind"].to_pylist()).items())})
+    return Output(
+        {"documents": made.documents, "media": made.media, "quarantine": made.quarantine},
+        rows_in=len(files),
+        dropped={f"quarantine:{name}": n for name, n in sorted(reasons.items())},
+        metrics={f"media_{kind}": n for kind, n in sorted(Counter(made.media["kind"].to_pylist()).items())},
+    )
 
 
-def _document_stage(run: RunState, name: str, version: str, stage: Callable[..., pa.RecordBatch],
-                    spec: BaseModel, source: str, max_drop_frac: float = 1.0) -> None:
+def _document_stage(
+    run: RunState,
+    name: str,
+    version: str,
+    stage: Callable[..., pa.RecordBatch],
+    spec: BaseModel,
+    source: str,
+    max_drop_frac: float = 1.0,
+) -> None:
     step = run.step(name, version, spec, run.id_of(source, name))
     source_path = run.path_of(source, name)
 
@@ -79,7 +110,9 @@ def _document_stage(run: RunState, name: str, version: str, stage: Callable[...,
     run.commit(step, work)
 
 
-def _stage_partition(stage: Callable[[pa.RecordBatch], pa.RecordBatch], source_path: str, index: int) -> Output:
+def _stage_partition(
+    stage: Callable[[pa.RecordBatch], pa.RecordBatch], source_path: str, index: int
+) -> Output:
     return _split([stage(batch) for batch in read_batches(source_path, "documents", index)])
 
 
@@ -90,9 +123,12 @@ def _split(batches: list[pa.RecordBatch]) -> Output:
     dropped = table.filter(pc.invert(stays))
     kept = table.filter(stays)
     masks = Counter(mask["reason"] for row in kept["masks"].to_pylist() for mask in row)
-    return Output({"documents": kept, "dropped": dropped}, rows_in=table.num_rows,
-                  dropped=dict(sorted(Counter(dropped["drop_reason"].to_pylist()).items())),
-                  metrics={f"masks_{reason}": n for reason, n in sorted(masks.items())})
+    return Output(
+        {"documents": kept, "dropped": dropped},
+        rows_in=table.num_rows,
+        dropped=dict(sorted(Counter(dropped["drop_reason"].to_pylist()).items())),
+        metrics={f"masks_{reason}": n for reason, n in sorted(masks.items())},
+    )
 
 
 def _dedupe_text(run: RunState, job: PrepareJob) -> None:
@@ -101,8 +137,12 @@ def _dedupe_text(run: RunState, job: PrepareJob) -> None:
 
     def work() -> shard.Manifest:
         partitions, spec = partition_numbers(source_path, "documents"), job.dedupe_text
-        run.engine.run_phase(step, functools.partial(_signatures, spec, source_path), partitions, "signatures")
-        run.engine.run_phase(step, functools.partial(_clusters, spec, step.path), [len(partitions)], "clusters")
+        run.engine.run_phase(
+            step, functools.partial(_signatures, spec, source_path), partitions, "signatures"
+        )
+        run.engine.run_phase(
+            step, functools.partial(_clusters, spec, step.path), [len(partitions)], "clusters"
+        )
         task = functools.partial(_mark_duplicates, spec, source_path, step.path)
         records = run.engine.run_phase(step, task, partitions)
         return finish(step, records, "documents", spec.max_drop_frac)
@@ -121,18 +161,29 @@ def _clusters(spec: DedupeTextSpec, step_path: str, num_partitions: int) -> Outp
 
 def _mark_duplicates(spec: DedupeTextSpec, source_path: str, step_path: str, index: int) -> Output:
     clusters = shard.read_table(shard.join(step_path, shard.shard_name("clusters", 0)))
-    return _split([dedupe_text.mark(batch, clusters, spec) for batch in read_batches(source_path, "documents", index)])
+    return _split(
+        [dedupe_text.mark(batch, clusters, spec) for batch in read_batches(source_path, "documents", index)]
+    )
 
 
 def _mask_media(run: RunState, job: PrepareJob) -> None:
-    step = run.step("mask_media", mask_media.VERSION, job.mask_media, run.id_of("mask_text", "mask_media"),
-                    run.id_of("ingest", "mask_media"))
+    step = run.step(
+        "mask_media",
+        mask_media.VERSION,
+        job.mask_media,
+        run.id_of("mask_text", "mask_media"),
+        run.id_of("ingest", "mask_media"),
+    )
     source_path, media_path = run.path_of("mask_text", "mask_media"), run.path_of("ingest", "mask_media")
 
     def work() -> shard.Manifest:
         partitions, spec = partition_numbers(source_path, "documents"), job.mask_media
-        run.engine.run_phase(step, functools.partial(_occurrences, source_path, media_path), partitions, "occurrences")
-        run.engine.run_phase(step, functools.partial(_repeated, spec, step.path), [len(partitions)], "repeated")
+        run.engine.run_phase(
+            step, functools.partial(_occurrences, source_path, media_path), partitions, "occurrences"
+        )
+        run.engine.run_phase(
+            step, functools.partial(_repeated, spec, step.path), [len(partitions)], "repeated"
+        )
         task = functools.partial(_mark_media, spec, source_path, media_path, step.path)
         records = run.engine.run_phase(step, task, partitions)
         return finish(step, records, "documents")
@@ -142,7 +193,9 @@ def _mask_media(run: RunState, job: PrepareJob) -> None:
 
 def _occurrences(source_path: str, media_path: str, index: int) -> Output:
     media = media_without_bytes(media_path, index)
-    batches = [mask_media.occurrences(batch, media) for batch in read_batches(source_path, "documents", index)]
+    batches = [
+        mask_media.occurrences(batch, media) for batch in read_batches(source_path, "documents", index)
+    ]
     return Output({"occurrences": pa.Table.from_batches(batches)})
 
 
@@ -153,20 +206,34 @@ def _repeated(spec: MaskMediaSpec, step_path: str, num_partitions: int) -> Outpu
 def _mark_media(spec: MaskMediaSpec, source_path: str, media_path: str, step_path: str, index: int) -> Output:
     repeated = shard.read_table(shard.join(step_path, shard.shard_name("repeated", 0)))
     media = media_without_bytes(media_path, index)
-    return _split([mask_media.mark(batch, media, repeated, spec)
-                   for batch in read_batches(source_path, "documents", index)])
+    return _split(
+        [
+            mask_media.mark(batch, media, repeated, spec)
+            for batch in read_batches(source_path, "documents", index)
+        ]
+    )
 
 
 def _tokenize(run: RunState, job: PrepareJob) -> None:
     given = _given_tokenizer(job)
-    step = run.step("tokenize", tokenize.VERSION, job.tokenize, run.id_of("interleave", "tokenize"),
-                    run.id_of("ingest", "tokenize"), *([ids.content_id(given)] if given else []))
+    step = run.step(
+        "tokenize",
+        tokenize.VERSION,
+        job.tokenize,
+        run.id_of("interleave", "tokenize"),
+        run.id_of("ingest", "tokenize"),
+        *([ids.content_id(given)] if given else []),
+    )
     source_path, media_path = run.path_of("interleave", "tokenize"), run.path_of("ingest", "tokenize")
 
     def work() -> shard.Manifest:
         partitions = partition_numbers(source_path, "documents")
-        vocabulary = run.engine.run_phase(step, functools.partial(_vocabulary, job.tokenize, source_path, given),
-                                          [len(partitions)], "vocabulary")
+        vocabulary = run.engine.run_phase(
+            step,
+            functools.partial(_vocabulary, job.tokenize, source_path, given),
+            [len(partitions)],
+            "vocabulary",
+        )
         task = functools.partial(_tokenize_partition, job.tokenize, source_path, media_path, step.path)
         records = run.engine.run_phase(step, task, partitions)
         return finish(step, [*vocabulary, *records], "tokens")
@@ -184,16 +251,27 @@ def _given_tokenizer(job: PrepareJob) -> bytes | None:
 def _vocabulary(spec: TokenizeSpec, source_path: str, given: bytes | None, num_partitions: int) -> Output:
     if given is not None:
         return Output(files={"tokenizer.json": given})
-    texts = (segment["text"] for index in range(num_partitions) for batch in read_batches(source_path, "documents", index)
-             for segments in batch["segments"].to_pylist() for segment in segments if segment["kind"] == "text")
+    texts = (
+        segment["text"]
+        for index in range(num_partitions)
+        for batch in read_batches(source_path, "documents", index)
+        for segments in batch["segments"].to_pylist()
+        for segment in segments
+        if segment["kind"] == "text"
+    )
     return Output(files={"tokenizer.json": tokenize.train_tokenizer(texts, spec).encode()})
 
 
-def _tokenize_partition(spec: TokenizeSpec, source_path: str, media_path: str, step_path: str, index: int) -> Output:
+def _tokenize_partition(
+    spec: TokenizeSpec, source_path: str, media_path: str, step_path: str, index: int
+) -> Output:
     with shard.open_buffer(shard.join(step_path, "tokenizer.json")) as source:
         tokenizer = source.read().decode()
     media = shard.read_table(shard.join(media_path, shard.shard_name("media", index)))
-    batches = [tokenize.tokenize(batch, media, tokenizer, spec) for batch in read_batches(source_path, "documents", index)]
+    batches = [
+        tokenize.tokenize(batch, media, tokenizer, spec)
+        for batch in read_batches(source_path, "documents", index)
+    ]
     table = pa.Table.from_batches(batches, schema=tokens.SCHEMA)
     return Output({"tokens": table}, rows_in=table.num_rows, metrics=_count_tokens(table))
 
@@ -214,5 +292,8 @@ def _count_tokens(table: pa.Table) -> dict[str, int]:
 def media_without_bytes(media_path: str, index: int) -> pa.Table:
     """Return the media of a partition without their bytes."""
     table = shard.read_table(shard.join(media_path, shard.shard_name("media", index)))
-    return table.set_column(table.schema.get_field_index("bytes"), media.SCHEMA.field("bytes"),
-                            pa.nulls(table.num_rows, pa.large_binary()))
+    return table.set_column(
+        table.schema.get_field_index("bytes"),
+        media.SCHEMA.field("bytes"),
+        pa.nulls(table.num_rows, pa.large_binary()),
+    )

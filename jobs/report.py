@@ -22,9 +22,12 @@ from schemas import shard
 
 STAGES = {
     "ingest": "files read and decoded; what fails goes to quarantine",
-    "clean": "text repair, language, empty pages", "dedupe_text": "exact and near duplicates",
-    "mask_text": "personal data in text", "mask_media": "pictures that carry no content",
-    "interleave": "masks applied: the training stream", "tokenize": "text to ids, pictures to model size",
+    "clean": "text repair, language, empty pages",
+    "dedupe_text": "exact and near duplicates",
+    "mask_text": "personal data in text",
+    "mask_media": "pictures that carry no content",
+    "interleave": "masks applied: the training stream",
+    "tokenize": "text to ids, pictures to model size",
 }
 ACTIVITY = (*STAGES, "plan", "pretrain", "evaluate", "rl")
 NUM_EXAMPLES = 4
@@ -45,8 +48,14 @@ def write_report(run_path: str) -> str:
     )
     environment.filters.update(number=_number, percent=lambda frac: f"{100 * frac:.1f}%", words=words)
     page = environment.get_template("report.html").render(
-        run=run, summary=_summary(run), funnel=_funnel(run), documents=_samples(run), scores=_scores(run),
-        plan=plan(run), pretraining=pretraining(run), rl=rl(run),
+        run=run,
+        summary=_summary(run),
+        funnel=_funnel(run),
+        documents=_samples(run),
+        scores=_scores(run),
+        plan=plan(run),
+        pretraining=pretraining(run),
+        rl=rl(run),
         spec=yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True, width=100),
         actions=samples.ACTIONS,
     )
@@ -92,7 +101,8 @@ def _summary(run: RunDirectory) -> dict[str, Any]:
         cards.append(("tokens", _number(pc.sum(num_tokens["num_tokens"]).as_py() or 0), "pictures included"))
     cards += _training_cards(run)
     return {
-        "cards": cards, "collections": _collections(run),
+        "cards": cards,
+        "collections": _collections(run),
         "steps": [
             (name, run.steps[name].rpartition("/")[2], run.manifest(name) is not None) for name in run.steps
         ],
@@ -116,7 +126,8 @@ def _training_cards(run: RunDirectory) -> list[tuple[str, str, str]]:
     if losses.y:
         cards.append(
             (
-                "text loss", f"{mean(losses.y[-10:]):.2f}",
+                "text loss",
+                f"{mean(losses.y[-10:]):.2f}",
                 f"nats, from {losses.y[0]:.2f} in {len(losses.y)} steps",
             )
         )
@@ -124,7 +135,8 @@ def _training_cards(run: RunDirectory) -> list[tuple[str, str, str]]:
     if rewards.y:
         cards.append(
             (
-                "mean reward", f"{mean(rewards.y[-5:]):.2f}",
+                "mean reward",
+                f"{mean(rewards.y[-5:]):.2f}",
                 f"from {mean(rewards.y[:5]):.2f} in {len(rewards.y)} RL steps",
             )
         )
@@ -141,8 +153,12 @@ def _funnel(run: RunDirectory) -> dict[str, Any] | None:
         reasons = sorted(manifest.dropped.items(), key=lambda item: (-item[1], item[0]))
         rows.append(
             {
-                "step": step, "meaning": meaning, "rows_in": manifest.rows_in, "rows_out": manifest.rows_out,
-                "reasons": reasons, "kept_frac": min(1.0, manifest.rows_out / first),
+                "step": step,
+                "meaning": meaning,
+                "rows_in": manifest.rows_in,
+                "rows_out": manifest.rows_out,
+                "reasons": reasons,
+                "kept_frac": min(1.0, manifest.rows_out / first),
                 "lost_frac": max(0, manifest.rows_in - manifest.rows_out) / first,
                 "metrics": list(flat(manifest.metrics)),
             }
@@ -168,7 +184,9 @@ def _quarantine(run: RunDirectory) -> list[dict[str, Any]]:
         groups.setdefault((row["stage"], row["error_class"]), []).append(row)
     return [
         {
-            "stage": stage, "error_class": name, "count": len(rows),
+            "stage": stage,
+            "error_class": name,
+            "count": len(rows),
             "examples": sorted(rows, key=lambda r: r["uri"])[:NUM_EXAMPLES],
         }
         for (stage, name), rows in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
@@ -204,16 +222,21 @@ def _scores(run: RunDirectory) -> list[dict[str, Any]] | None:
         picture = None
         if known.num_rows:
             picture = plots.histogram(
-                known["score"].to_numpy(), f"{words(name)}, {known.num_rows} scores", "score",
+                known["score"].to_numpy(),
+                f"{words(name)}, {known.num_rows} scores",
+                "score",
                 "pictures" if known["segment"].null_count == 0 else "documents",
             )
         measures = list(flat(manifest.metrics.get("fit", manifest.metrics)))
         found.append(
             {
-                "name": name, "histogram": picture, "auc": [m for m in measures if "auc" in m[0].lower()],
+                "name": name,
+                "histogram": picture,
+                "auc": [m for m in measures if "auc" in m[0].lower()],
                 "measures": measures,
                 "errors": sorted(Counter(e for e in table["error"].to_pylist() if e).items()),
-                "low": _extremes(run, known, "ascending"), "high": _extremes(run, known, "descending"),
+                "low": _extremes(run, known, "ascending"),
+                "high": _extremes(run, known, "descending"),
             }
         )
     return found or None
@@ -227,7 +250,8 @@ def _extremes(run: RunDirectory, known: pa.Table, order: str) -> list[dict[str, 
         if row["doc_id"] not in shown and len(shown) < NUM_EXAMPLES:
             document = run.find_row("interleave", "documents", row["doc_id"])
             shown[row["doc_id"]] = {
-                "score": row["score"], "uri": document["uri"] if document else row["doc_id"],
+                "score": row["score"],
+                "uri": document["uri"] if document else row["doc_id"],
                 "text": samples.snippet(document, row["segment"]),
                 "picture": _scored_picture(run, document, row["segment"]),
             }

@@ -21,12 +21,17 @@ from trainer.rl import environments
 MODALITIES = ("text", "image", "video")
 # Where documents and tokens of the tokens step end up, in the order they get there.
 FATES = {
-    "input": "all there were", "not_selected": "weight 0 by their score", "held_out": "kept for evaluation",
-    "in_training": "the rest", "repeated": "taken again by the mixture or a further epoch",
-    "planned": "in a training sequence", "thinned_by_mixture": "left out to reach the mixture",
+    "input": "all there were",
+    "not_selected": "weight 0 by their score",
+    "held_out": "kept for evaluation",
+    "in_training": "the rest",
+    "repeated": "taken again by the mixture or a further epoch",
+    "planned": "in a training sequence",
+    "thinned_by_mixture": "left out to reach the mixture",
     "tail_too_short": "rests of split documents",
     "unbreakable_too_long": "pictures or video longer than the context",
-    "not_reached": "after the last sequence asked for", "never_planned": "in training, but in no sequence",
+    "not_reached": "after the last sequence asked for",
+    "never_planned": "in training, but in no sequence",
 }
 PHASES = ("before", "after", "exchanged")
 NUM_ROLLOUT_GROUPS = 6
@@ -79,13 +84,18 @@ def plan(run: RunDirectory) -> dict[str, Any] | None:
             (name, count, count / max(1, total), rest.get(name, 0))
             for name, count in sorted(by_stratum.items())
         ],
-        "total": total, "num_sequences": num_sequences, "context_length": context_length,
-        "held_out": sum(rest.values()), "num_documents": pc.count_distinct(planned["doc_id"]).as_py(),
+        "total": total,
+        "num_sequences": num_sequences,
+        "context_length": context_length,
+        "held_out": sum(rest.values()),
+        "num_documents": pc.count_distinct(planned["doc_id"]).as_py(),
         "fill_frac": total / (num_sequences * context_length) if context_length and num_sequences else None,
         "kinds": overall,
         "shares": plots.shares({"all": overall, **dict(sorted(kinds.items()))}, "Planned tokens by kind")
         if kinds
-        else None, "not_selected": sorted(manifest.dropped.items()), "fates": _fates(report),
+        else None,
+        "not_selected": sorted(manifest.dropped.items()),
+        "fates": _fates(report),
         "report": list(flat({k: v for k, v in report.items() if k not in ("documents", "tokens", "strata")})),
     }
 
@@ -191,8 +201,12 @@ def pretraining(run: RunDirectory) -> dict[str, Any] | None:
         panels.append(plots.lines(fracs, "Share of tokens in a batch", "step", "fraction"))
     table = [(s.name, s.y[0], s.y[-1], mean(s.y[:5]), mean(s.y[-5:])) for s in losses]
     return {
-        "plots": panels, "losses": table, "finished": manifest is not None, "num_steps": len(rows),
-        "smoothed": len(rows) >= plots.MIN_POINTS_TO_SMOOTH, "skipped": skipped,
+        "plots": panels,
+        "losses": table,
+        "finished": manifest is not None,
+        "num_steps": len(rows),
+        "smoothed": len(rows) >= plots.MIN_POINTS_TO_SMOOTH,
+        "skipped": skipped,
         "summary": list(flat(manifest.metrics)) if manifest else [],
         "evaluation": _evaluation(evaluation.metrics) if evaluation else None,
     }
@@ -203,7 +217,9 @@ def _evaluation(metrics: Mapping[str, Any]) -> dict[str, Any]:
     table, used = [], set()
     for kind in (*MODALITIES, "all"):
         keys = [
-            f"loss/{kind}_nats", f"bits_per_token/{kind}", f"tokens/{kind}_count",
+            f"loss/{kind}_nats",
+            f"bits_per_token/{kind}",
+            f"tokens/{kind}_count",
             f"loss/{kind}_shuffled_nats",
         ]
         nats, bits, count, shuffled = (metrics.get(key) for key in keys)
@@ -211,7 +227,8 @@ def _evaluation(metrics: Mapping[str, Any]) -> dict[str, Any]:
         if nats is not None:
             table.append((kind, count, nats, bits, shuffled, None if shuffled is None else shuffled - nats))
     return {
-        "table": table, "rest": list(flat({key: value for key, value in metrics.items() if key not in used})),
+        "table": table,
+        "rest": list(flat({key: value for key, value in metrics.items() if key not in used})),
     }
 
 
@@ -229,7 +246,10 @@ def rl(run: RunDirectory) -> dict[str, Any] | None:
     ]
     table, measures = _by_phase(manifest.metrics if manifest else {})
     return {
-        "curve": curve if rewards else None, "others": others, "evaluation": table, "measures": measures,
+        "curve": curve if rewards else None,
+        "others": others,
+        "evaluation": table,
+        "measures": measures,
         "rollouts": _rollouts(run, rollouts, manifest),
     }
 
@@ -251,7 +271,8 @@ def _by_phase(metrics: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[t
         {phase for row in cells.values() for phase in row}, key=lambda p: [PHASES.index(w) for w in p.split()]
     )
     table = {
-        "columns": columns, "rows": [(name, [row.get(c) for c in columns]) for name, row in cells.items()],
+        "columns": columns,
+        "rows": [(name, [row.get(c) for c in columns]) for name, row in cells.items()],
     }
     return (table if cells else None), others
 
@@ -275,14 +296,17 @@ def _rollouts(
         task = tasks.get(members[0]["doc_id"])
         answers = [
             {
-                "text": m["turns"][-1]["text"], "advantage": m["advantage"],
+                "text": m["turns"][-1]["text"],
+                "advantage": m["advantage"],
                 "rewards": [(r["verifier"], r["reward"], r["error"]) for r in m["rewards"]],
             }
             for m in members
         ]
         shown.append(
             {
-                "prompt": members[0]["prompt"], "policy_step": members[0]["policy_step"], "answers": answers,
+                "prompt": members[0]["prompt"],
+                "policy_step": members[0]["policy_step"],
+                "answers": answers,
                 "truth": task.answer if task else None,
                 "picture": samples.as_uri(task.picture) if task else None,
             }

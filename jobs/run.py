@@ -1,8 +1,8 @@
 """Runs a spec: its jobs in order, each step skipped, resumed or made, and written down in the run directory.
 
-Owns the run directory: `run.json` (resolved spec and the steps in use), `steps/`, `report.html`, and the lock that keeps
-two runs out of one directory. What the steps of a job are stands in `jobs.prepare`, `jobs.score` and `jobs.plan`; training jobs are here, since they are
-one step each.
+Owns the run directory: `run.json` (resolved spec and the steps in use), `steps/`, `report.html`, and the lock
+that keeps two runs out of one directory. What the steps of a job are stands in `jobs.prepare`, `jobs.score`
+and `jobs.plan`; training jobs are here, since they are one step each.
 """
 
 import contextlib
@@ -14,7 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from datapipe.on_ray import Engine, Step
 from jobs.errors import JobError
@@ -43,7 +50,7 @@ def run(spec: PipelineSpec, console: Console) -> str:
         for job in spec.jobs:
             _run_job(state, job, console)
         if spec.report:
-            from jobs.report import write_report        # matplotlib takes seconds to load
+            from jobs.report import write_report  # matplotlib takes seconds to load
 
             console.print(f"\nreport: {write_report(output)}")
         _show_what_next(state, output, console)
@@ -52,14 +59,19 @@ def run(spec: PipelineSpec, console: Console) -> str:
 
 def _show_what_next(state: RunState, output: str, console: Console) -> None:
     """Print three commands that look closer at what was made."""
-    documents = shard.read_step_table(state.path_of("interleave", "walk"), "documents", ["doc_id"]) \
-        if "interleave" in state.steps else None
+    documents = (
+        shard.read_step_table(state.path_of("interleave", "walk"), "documents", ["doc_id"])
+        if "interleave" in state.steps
+        else None
+    )
     doc_id = documents["doc_id"][0].as_py()[:12] if documents is not None and documents.num_rows else "DOC_ID"
     console.print("try next:", highlight=False)
-    for command in (f"omniloom walk {doc_id} --run {output}",
-                    f"OMNILOOM_RUN={output} jupyter lab jobs/notebooks/inspect.ipynb",
-                    f"python -c \"import polars as pl; print(pl.scan_ipc('{output}/steps/tokenize-*/tokens-*.arrow')"
-                    ".select('doc_id', 'num_tokens').collect())\""):
+    for command in (
+        f"omniloom walk {doc_id} --run {output}",
+        f"OMNILOOM_RUN={output} jupyter lab jobs/notebooks/inspect.ipynb",
+        f"python -c \"import polars as pl; print(pl.scan_ipc('{output}/steps/tokenize-*/tokens-*.arrow')"
+        ".select('doc_id', 'num_tokens').collect())\"",
+    ):
         console.print(f"  {command}", highlight=False, markup=False)
 
 
@@ -68,7 +80,7 @@ def _run_job(state: RunState, job: object, console: Console) -> None:
         case PrepareJob():
             prepare(state, job)
         case ScoreJob():
-            from jobs.score import score                # torch takes seconds to load
+            from jobs.score import score  # torch takes seconds to load
 
             score(state, job)
         case PlanJob():
@@ -86,17 +98,23 @@ def _run_job(state: RunState, job: object, console: Console) -> None:
 
 
 def _pretrain(state: RunState, job: PretrainJob, console: Console) -> None:
-    from trainer import pretrain                        # torch takes seconds to load
+    from trainer import pretrain  # torch takes seconds to load
 
     tokens_id, plan_id = state.id_of("tokenize", job.name), state.id_of("plan", job.name)
-    step = state.step(job.name, pretrain.VERSION, job.model_dump(mode="json", exclude={"kind", "name"}), tokens_id, plan_id)
+    step = state.step(
+        job.name, pretrain.VERSION, job.model_dump(mode="json", exclude={"kind", "name"}), tokens_id, plan_id
+    )
 
     def work() -> shard.Manifest:
-        state.engine.stop()                             # its memory is the trainer's now
+        state.engine.stop()  # its memory is the trainer's now
         with _progress(console, job.name) as on_step:
-            summary = pretrain.pretrain(job, tokens_path=state.path_of("tokenize", job.name),
-                                        plan_path=state.path_of("plan", job.name), output_path=step.path,
-                                        on_step=on_step)
+            summary = pretrain.pretrain(
+                job,
+                tokens_path=state.path_of("tokenize", job.name),
+                plan_path=state.path_of("plan", job.name),
+                output_path=step.path,
+                on_step=on_step,
+            )
         return _finish_training(step, summary)
 
     state.commit(step, work)
@@ -106,14 +124,23 @@ def _evaluate(state: RunState, job: EvaluateJob) -> None:
     from trainer import evaluate
 
     model_id, tokens_id, plan_id = (state.id_of(name, job.name) for name in (job.model, "tokenize", "plan"))
-    step = state.step(job.name, evaluate.VERSION, job.model_dump(mode="json", exclude={"kind", "name", "model"}),
-                      model_id, tokens_id, plan_id)
+    step = state.step(
+        job.name,
+        evaluate.VERSION,
+        job.model_dump(mode="json", exclude={"kind", "name", "model"}),
+        model_id,
+        tokens_id,
+        plan_id,
+    )
 
     def work() -> shard.Manifest:
         state.engine.stop()
-        summary = evaluate.evaluate(job, checkpoint_path=_last_checkpoint(state, job.model, job.name),
-                                    tokens_path=state.path_of("tokenize", job.name),
-                                    plan_path=state.path_of("plan", job.name))
+        summary = evaluate.evaluate(
+            job,
+            checkpoint_path=_last_checkpoint(state, job.model, job.name),
+            tokens_path=state.path_of("tokenize", job.name),
+            plan_path=state.path_of("plan", job.name),
+        )
         return _finish_training(step, summary)
 
     state.commit(step, work)
@@ -124,14 +151,25 @@ def _rl(state: RunState, job: RLJob, console: Console) -> None:
     from trainer.rl import train
 
     model_id, tokens_id = state.id_of(job.model, job.name), state.id_of("tokenize", job.name)
-    step = state.step(job.name, train.VERSION, job.model_dump(mode="json", exclude={"kind", "name", "model"}), model_id, tokens_id)
+    step = state.step(
+        job.name,
+        train.VERSION,
+        job.model_dump(mode="json", exclude={"kind", "name", "model"}),
+        model_id,
+        tokens_id,
+    )
 
     def work() -> shard.Manifest:
         state.engine.stop()
         with _progress(console, job.name) as on_step:
-            summary = train.train(job, checkpoint_path=_last_checkpoint(state, job.model, job.name),
-                                  tokenizer_path=shard.join(state.path_of("tokenize", job.name), "tokenizer.json"),
-                                  output_path=step.path, verify=verify.exact, on_step=on_step)
+            summary = train.train(
+                job,
+                checkpoint_path=_last_checkpoint(state, job.model, job.name),
+                tokenizer_path=shard.join(state.path_of("tokenize", job.name), "tokenizer.json"),
+                output_path=step.path,
+                verify=verify.exact,
+                on_step=on_step,
+            )
         return _finish_training(step, summary)
 
     state.commit(step, work)
@@ -147,8 +185,17 @@ def _last_checkpoint(state: RunState, model: str, needed_by: str) -> str:
 
 
 def _finish_training(step: Step, summary: dict[str, object]) -> shard.Manifest:
-    manifest = shard.Manifest(step=step.id, version=step.version, spec=step.spec, inputs=list(step.inputs), rows_in=0,
-                              rows_out=0, dropped={}, metrics=summary, files=[])
+    manifest = shard.Manifest(
+        step=step.id,
+        version=step.version,
+        spec=step.spec,
+        inputs=list(step.inputs),
+        rows_in=0,
+        rows_out=0,
+        dropped={},
+        metrics=summary,
+        files=[],
+    )
     shard.write_manifest(step.path, manifest)
     return manifest
 
@@ -168,9 +215,17 @@ class _Record:
         started, skipped = time.monotonic(), step.is_finished()
         manifest = shard.read_manifest(step.path) if skipped else work()
         self.steps[step.name] = step.id
-        shard.write_json(self.path, {"name": self.name, "spec": self.spec.model_dump(mode="json"),
-                                     "steps": {name: f"steps/{id_}" for name, id_ in self.steps.items()}})
-        self.console.print(_line(step, manifest, None if skipped else time.monotonic() - started), highlight=False)
+        shard.write_json(
+            self.path,
+            {
+                "name": self.name,
+                "spec": self.spec.model_dump(mode="json"),
+                "steps": {name: f"steps/{id_}" for name, id_ in self.steps.items()},
+            },
+        )
+        self.console.print(
+            _line(step, manifest, None if skipped else time.monotonic() - started), highlight=False
+        )
 
 
 def _line(step: Step, manifest: shard.Manifest, seconds: float | None) -> str:
@@ -182,8 +237,13 @@ def _line(step: Step, manifest: shard.Manifest, seconds: float | None) -> str:
 
 @contextlib.contextmanager
 def _progress(console: Console, name: str) -> Iterator[OnStep]:
-    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-               TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description:<24}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(name, total=None)
         yield lambda done, total: progress.update(bar, completed=done, total=total)
@@ -203,13 +263,15 @@ def _locked(output: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise JobError(f"output: {output!r} is in use by another run; wait for it, or choose another output") from error
+            raise JobError(
+                f"output: {output!r} is in use by another run; wait for it, or choose another output"
+            ) from error
         yield
 
 
 def _commit_hash() -> str:
     here = os.path.dirname(os.path.abspath(__file__))
-    found = subprocess.run(["git", "-C", here, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["git", "-C", here, "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
     return found.stdout.strip() or "unknown"
-
-

@@ -207,7 +207,10 @@ def _visible(segments: list[dict[str, Any]], masks: dict[int, list[dict[str, Any
 
 
 def _part(
-    segments: list[dict[str, Any]], i: int, masks: list[dict[str, Any]], by_id: dict[str, dict[str, Any]],
+    segments: list[dict[str, Any]],
+    i: int,
+    masks: list[dict[str, Any]],
+    by_id: dict[str, dict[str, Any]],
     frames: dict[str, list[dict[str, Any]]],
 ) -> Part:
     segment = segments[i]

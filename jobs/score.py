@@ -34,10 +34,12 @@ def _score(run: RunState, spec: ScorerSpec) -> None:
         partitions = partition_numbers(source_path, "documents")
         features = functools.partial(_features, scorer.SCORER, spec, source_path, media_path)
         run.engine.run_phase(step, features, partitions, "features")
-        fitted = run.engine.run_phase(step, functools.partial(_fit, scorer.SCORER, spec, step.path),
-                                      [len(partitions)], "fit")
-        records = run.engine.run_phase(step, functools.partial(_score_partition, scorer.SCORER, spec, step.path),
-                                       partitions)
+        fitted = run.engine.run_phase(
+            step, functools.partial(_fit, scorer.SCORER, spec, step.path), [len(partitions)], "fit"
+        )
+        records = run.engine.run_phase(
+            step, functools.partial(_score_partition, scorer.SCORER, spec, step.path), partitions
+        )
         return finish(step, [*fitted, *records], "scores")
 
     run.commit(step, work)
@@ -45,8 +47,10 @@ def _score(run: RunState, spec: ScorerSpec) -> None:
 
 def _features(kind: str, spec: ScorerSpec, source_path: str, media_path: str, index: int) -> Output:
     media = shard.read_table(shard.join(media_path, shard.shard_name("media", index)))
-    batches = [SCORERS[kind].features(document.with_media(batch, media), spec)
-               for batch in read_batches(source_path, "documents", index)]
+    batches = [
+        SCORERS[kind].features(document.with_media(batch, media), spec)
+        for batch in read_batches(source_path, "documents", index)
+    ]
     return Output({"features": pa.Table.from_batches(batches)})
 
 
@@ -58,8 +62,13 @@ def _fit(kind: str, spec: ScorerSpec, step_path: str, num_partitions: int) -> Ou
 def _score_partition(kind: str, spec: ScorerSpec, step_path: str, index: int) -> Output:
     with shard.open_buffer(shard.join(step_path, "state.bin")) as source:
         state = source.read()
-    batches = [SCORERS[kind].score(batch, state, spec) for batch in read_batches(step_path, "features", index)]
+    batches = [
+        SCORERS[kind].score(batch, state, spec) for batch in read_batches(step_path, "features", index)
+    ]
     table = pa.Table.from_batches(batches)
     errors = Counter(error for error in table["error"].to_pylist() if error)
-    return Output({"scores": table}, rows_in=table.num_rows,
-                  metrics={f"errors_{error}": n for error, n in sorted(errors.items())})
+    return Output(
+        {"scores": table},
+        rows_in=table.num_rows,
+        metrics={f"errors_{error}": n for error, n in sorted(errors.items())},
+    )

@@ -1,7 +1,7 @@
 """Job specs: what people write in YAML, and how it becomes one checked, frozen object.
 
-Owns the union of all jobs, the pipeline, `--set` overrides and the error text for a wrong spec. The fields of a stage,
-scorer or trainer are described in the `spec.py` beside it.
+Owns the union of all jobs, the pipeline, `--set` overrides and the error text for a wrong spec. The fields of
+a stage, scorer or trainer are described in the `spec.py` beside it.
 
 A spec file holds one job, or a `pipeline` of them:
 
@@ -94,8 +94,12 @@ class RLJob(training.RLSpec, frozen=True, extra="forbid"):
     """Name of the pretrain job whose last checkpoint RL starts from."""
 
 
-Job = Annotated[PrepareJob | ScoreJob | PlanJob | PretrainJob | EvaluateJob | RLJob, Field(discriminator="kind")]
-JOB_TYPES: dict[str, type[BaseModel]] = {t.model_fields["kind"].default: t for t in get_args(get_args(Job)[0])}
+Job = Annotated[
+    PrepareJob | ScoreJob | PlanJob | PretrainJob | EvaluateJob | RLJob, Field(discriminator="kind")
+]
+JOB_TYPES: dict[str, type[BaseModel]] = {
+    t.model_fields["kind"].default: t for t in get_args(get_args(Job)[0])
+}
 
 
 class PipelineSpec(BaseModel, frozen=True, extra="forbid"):
@@ -164,7 +168,9 @@ def _as_pipeline(raw: dict[str, Any], path: str) -> dict[str, Any]:
         return {**raw, "jobs": list(raw.get("jobs") or [])}
     if kind not in JOB_TYPES:
         raise SpecError(f"{path}: kind: {_not_valid(kind, ['pipeline', *JOB_TYPES])}")
-    outer = {name: raw[name] for name in PipelineSpec.model_fields if name in raw and name not in ("kind", "name")}
+    outer = {
+        name: raw[name] for name in PipelineSpec.model_fields if name in raw and name not in ("kind", "name")
+    }
     job = {name: value for name, value in raw.items() if name not in outer}
     return {"kind": "pipeline", **outer, "jobs": [job]}
 
@@ -219,8 +225,8 @@ def _not_valid(value: Any, valid: Sequence[str]) -> str:
 def _explain(error: ValidationError, raw: dict[str, Any]) -> Iterator[str]:
     faults = error.errors()
     for fault in faults:
-        if any(other["loc"][:len(fault["loc"])] == fault["loc"] for other in faults if other is not fault):
-            continue                                    # follows from the fault inside it
+        if any(other["loc"][: len(fault["loc"])] == fault["loc"] for other in faults if other is not fault):
+            continue  # follows from the fault inside it
         where = _path_for_people(fault["loc"], raw)
         if fault["type"] == "extra_forbidden":
             names = _fields_beside(fault["loc"])
@@ -249,7 +255,7 @@ def _path_for_people(location: tuple[int | str, ...], raw: dict[str, Any]) -> st
             else:
                 parts.append(str(key))
         elif isinstance(node, dict) and key == node.get("kind") and key not in node:
-            continue                                    # pydantic names the union member; people do not
+            continue  # pydantic names the union member; people do not
         else:
             parts.append(str(key))
             node = node.get(key) if isinstance(node, dict) else None

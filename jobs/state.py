@@ -19,12 +19,14 @@ Commit = Callable[[Step, Callable[[], shard.Manifest]], None]
 
 @dataclasses.dataclass
 class RunState:
-    """What the jobs of one run share: the engine, the directory of steps, and the steps done so far by name."""
+    """What the jobs of one run share: the engine, the directory of steps, and the steps done so far by
+    name.
+    """
 
     engine: Engine
     steps_root: str
-    steps: dict[str, str]               # step name -> step id
-    commit: Commit                      # runs a step unless it is finished, records and shows it
+    steps: dict[str, str]  # step name -> step id
+    commit: Commit  # runs a step unless it is finished, records and shows it
 
     def step(self, name: str, version: str, spec: BaseModel | dict[str, Any], *inputs: str) -> Step:
         """Describe a step; `inputs` are ids of steps or fingerprints of raw input."""
@@ -38,8 +40,10 @@ class RunState:
             JobError: no such step has run into this output.
         """
         if name not in self.steps:
-            raise JobError(f"{needed_by} needs the step {name!r}, which this output does not hold: "
-                           "run the job that makes it first, or use a pipeline")
+            raise JobError(
+                f"{needed_by} needs the step {name!r}, which this output does not hold: "
+                "run the job that makes it first, or use a pipeline"
+            )
         return self.steps[name]
 
     def path_of(self, name: str, needed_by: str) -> str:
@@ -59,5 +63,9 @@ def read_batches(step_path: str, table: str, index: int) -> Iterable[pa.RecordBa
 
 
 def read_all(step_path: str, table: str, num_partitions: int) -> pa.Table:
-    return pa.concat_tables([shard.read_table(shard.join(step_path, shard.shard_name(table, index)))
-                             for index in range(num_partitions)])
+    return pa.concat_tables(
+        [
+            shard.read_table(shard.join(step_path, shard.shard_name(table, index)))
+            for index in range(num_partitions)
+        ]
+    )

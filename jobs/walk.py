@@ -159,7 +159,9 @@ def _segment(number: int, segment: dict[str, Any], sign: str = " ", note: str = 
     medium = "no medium" if segment["media_id"] is None else f"medium {segment['media_id'][:12]}"
     body = _short(segment["text"]) if segment["text"] is not None else f"[{medium}]"
     return Text.assemble(
-        (head, style or "dim"), (times, "cyan"), (body, style),
+        (head, style or "dim"),
+        (times, "cyan"),
+        (body, style),
         (f"  left: {note}" if note else "", "bold red"),
     )
 
@@ -204,7 +206,8 @@ def _mask(mask: dict[str, Any], segments: list[dict[str, Any]]) -> Text:
         where = "box " + ", ".join(f"{edge:.2f}" for edge in mask["box"])
     style = "red" if mask["action"] == "drop" else "yellow"
     return Text.assemble(
-        ("mask ", style), (f"{mask['reason']} ", f"bold {style}"),
+        ("mask ", style),
+        (f"{mask['reason']} ", f"bold {style}"),
         (
             f"{mask['action']} segment {mask['segment']} {where} by {mask['detector']}".replace("  ", " "),
             style,
@@ -255,8 +258,12 @@ def _print_tokens(
         )
         segment = f"{span['segment']} {role}" if span["segment"] >= 0 else "–"
         line = SPAN_LINE.format(
-            f"{span['start']}–{span['end']}", span["kind"], segment, f"{span['loss_weight']:g}",
-            span["reason"] or "", _decoded(row, span, decoder),
+            f"{span['start']}–{span['end']}",
+            span["kind"],
+            segment,
+            f"{span['loss_weight']:g}",
+            span["reason"] or "",
+            _decoded(row, span, decoder),
         )
         console.print(Text(line, "" if span["loss_weight"] else "yellow"), soft_wrap=True)
     if len(row["spans"]) > MAX_SPANS:
@@ -286,7 +293,8 @@ def _print_plan(run: RunDirectory, doc_id: str, console: Console) -> None:
     for row in planned:
         console.print(
             Text.assemble(
-                _place(row), f" weight {row['weight']:g}  {row['stratum']}  ",
+                _place(row),
+                f" weight {row['weight']:g}  {row['stratum']}  ",
                 _consumed(row["sequence"], batch_sequences, rows),
             )
         )

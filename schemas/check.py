@@ -1,4 +1,6 @@
-"""Checks shared by the tables: exact columns and types, no nulls where a value is required, values from a closed set."""
+"""Checks shared by the tables: exact columns and types, no nulls where a value is required, values from a
+closed set.
+"""
 
 from collections.abc import Collection
 
@@ -17,8 +19,10 @@ def matches(table: pa.Table | pa.RecordBatch, schema: pa.Schema, name: str) -> N
     if table.schema.names != schema.names:
         missing = [n for n in schema.names if n not in table.schema.names]
         extra = [n for n in table.schema.names if n not in schema.names]
-        raise SchemaError(f"{name}: columns {table.schema.names}, expected {schema.names} "
-                          f"(missing {missing}, unexpected {extra})")
+        raise SchemaError(
+            f"{name}: columns {table.schema.names}, expected {schema.names} "
+            f"(missing {missing}, unexpected {extra})"
+        )
     for field in schema:
         column = table.column(field.name)
         if column.type != field.type:

@@ -1,11 +1,12 @@
 """The `documents` table: one raw document as segments in reading order, with the masks laid over it.
 
-Owns the document, segment and mask types and their rules. Media bytes live in the `media` table (`schemas.media`).
+Owns the document, segment and mask types and their rules. Media bytes live in the `media` table
+(`schemas.media`).
 
-A mask says what is touched, why, and what happens. `action` is `drop` (leaves the stream) or `no_loss` (stays as
-context, trains nothing). What `start` and `end` count depends on the segment's kind: characters (Unicode code points)
-of the text, or milliseconds of the video; both null means the whole segment. `box` is [x0, y0, x1, y1] as fractions of
-the picture's width and height.
+A mask says what is touched, why, and what happens. `action` is `drop` (leaves the stream) or `no_loss` (stays
+as context, trains nothing). What `start` and `end` count depends on the segment's kind: characters (Unicode
+code points) of the text, or milliseconds of the video; both null means the whole segment. `box` is [x0, y0,
+x1, y1] as fractions of the picture's width and height.
 """
 
 import pyarrow as pa
@@ -15,50 +16,75 @@ from schemas import check, media
 from schemas.errors import SchemaError
 
 KINDS = ("text", "image", "video")
-ROLES = ("heading", "paragraph", "list_item", "code", "table", "caption", "alt", "transcript",
-         "figure", "system", "user", "assistant", "thinking", "tool_call", "tool_result")
+ROLES = (
+    "heading",
+    "paragraph",
+    "list_item",
+    "code",
+    "table",
+    "caption",
+    "alt",
+    "transcript",
+    "figure",
+    "system",
+    "user",
+    "assistant",
+    "thinking",
+    "tool_call",
+    "tool_result",
+)
 ACTIONS = ("drop", "no_loss")
 
-SEGMENT = pa.struct([
-    pa.field("kind", pa.string(), nullable=False),
-    pa.field("role", pa.string(), nullable=False),
-    pa.field("text", pa.large_string()),        # for kind text; null otherwise
-    pa.field("media_id", pa.string()),          # for kind image and video; null when the picture could not be had
-    pa.field("t_start_s", pa.float64()),        # seconds into the video the segment shows or speaks over
-    pa.field("t_end_s", pa.float64()),
-])
-MASK = pa.struct([
-    pa.field("segment", pa.int32(), nullable=False),
-    pa.field("start", pa.int64()),
-    pa.field("end", pa.int64()),
-    pa.field("box", pa.list_(pa.float32())),
-    pa.field("reason", pa.string(), nullable=False),
-    pa.field("action", pa.string(), nullable=False),
-    pa.field("detector", pa.string(), nullable=False),
-])
-SCHEMA = pa.schema([
-    pa.field("doc_id", pa.string(), nullable=False),
-    pa.field("uri", pa.string(), nullable=False),           # relative to the collection
-    pa.field("collection", pa.string(), nullable=False),
-    pa.field("format", pa.string(), nullable=False),        # html, mallard, rst, markdown, text, image, video ...
-    pa.field("license", pa.string()),
-    pa.field("title", pa.large_string()),
-    pa.field("lang", pa.string()),                          # BCP 47 primary tag
-    pa.field("lang_prob", pa.float32()),                    # 0 to 1
-    pa.field("segments", pa.list_(SEGMENT), nullable=False),
-    pa.field("masks", pa.list_(MASK), nullable=False),
-    pa.field("cluster_id", pa.string()),                    # doc_id of the near-duplicate cluster's representative
-    pa.field("drop_reason", pa.string()),                   # null while the document is in the stream
-])
+SEGMENT = pa.struct(
+    [
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("role", pa.string(), nullable=False),
+        pa.field("text", pa.large_string()),  # for kind text; null otherwise
+        pa.field("media_id", pa.string()),  # for kind image and video; null when the picture could not be had
+        pa.field("t_start_s", pa.float64()),  # seconds into the video the segment shows or speaks over
+        pa.field("t_end_s", pa.float64()),
+    ]
+)
+MASK = pa.struct(
+    [
+        pa.field("segment", pa.int32(), nullable=False),
+        pa.field("start", pa.int64()),
+        pa.field("end", pa.int64()),
+        pa.field("box", pa.list_(pa.float32())),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("action", pa.string(), nullable=False),
+        pa.field("detector", pa.string(), nullable=False),
+    ]
+)
+SCHEMA = pa.schema(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("uri", pa.string(), nullable=False),  # relative to the collection
+        pa.field("collection", pa.string(), nullable=False),
+        pa.field(
+            "format", pa.string(), nullable=False
+        ),  # html, mallard, rst, markdown, text, image, video ...
+        pa.field("license", pa.string()),
+        pa.field("title", pa.large_string()),
+        pa.field("lang", pa.string()),  # BCP 47 primary tag
+        pa.field("lang_prob", pa.float32()),  # 0 to 1
+        pa.field("segments", pa.list_(SEGMENT), nullable=False),
+        pa.field("masks", pa.list_(MASK), nullable=False),
+        pa.field("cluster_id", pa.string()),  # doc_id of the near-duplicate cluster's representative
+        pa.field("drop_reason", pa.string()),  # null while the document is in the stream
+    ]
+)
 
 # What a scorer sees: the document with the bytes of its pictures beside it (see `with_media`).
-MEDIUM_REFERENCE = pa.struct([
-    pa.field("media_id", pa.string(), nullable=False),
-    pa.field("parent_id", pa.string()),
-    pa.field("kind", pa.string(), nullable=False),
-    pa.field("t_s", pa.float64()),
-    pa.field("bytes", pa.large_binary()),
-])
+MEDIUM_REFERENCE = pa.struct(
+    [
+        pa.field("media_id", pa.string(), nullable=False),
+        pa.field("parent_id", pa.string()),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("t_s", pa.float64()),
+        pa.field("bytes", pa.large_binary()),
+    ]
+)
 SCHEMA_WITH_MEDIA = SCHEMA.append(pa.field("media", pa.list_(MEDIUM_REFERENCE), nullable=False))
 
 
@@ -82,8 +108,10 @@ def _check_segments_hold_text_or_media(table: pa.Table | pa.RecordBatch) -> None
     wrong = pc.index(pc.equal(is_text, has_text), False).as_py()
     if wrong >= 0:
         doc_id = table["doc_id"][check.row_index(table["segments"])[wrong].as_py()]
-        raise SchemaError(f"documents.segments: in document {doc_id} a segment of kind text has no text, "
-                          "or one of another kind has some")
+        raise SchemaError(
+            f"documents.segments: in document {doc_id} a segment of kind text has no text, "
+            "or one of another kind has some"
+        )
 
 
 def _check_masks_point_into_segments(table: pa.Table | pa.RecordBatch) -> None:
@@ -94,12 +122,15 @@ def _check_masks_point_into_segments(table: pa.Table | pa.RecordBatch) -> None:
     lengths = pc.take(pc.list_value_length(table["segments"]), rows)
     wrong = pc.index(pc.and_(pc.greater_equal(segments, 0), pc.less(segments, lengths)), False).as_py()
     if wrong >= 0:
-        raise SchemaError(f"documents.masks.segment: {segments[wrong]} is no segment of document "
-                          f"{table['doc_id'][rows[wrong].as_py()]}")
+        raise SchemaError(
+            f"documents.masks.segment: {segments[wrong]} is no segment of document "
+            f"{table['doc_id'][rows[wrong].as_py()]}"
+        )
 
 
 def with_media(documents: pa.RecordBatch, media_table: pa.Table) -> pa.RecordBatch:
-    """Return `documents` with a `media` column: the pictures, videos and frames its segments name, in segment order.
+    """Return `documents` with a `media` column: the pictures, videos and frames its segments name, in segment
+    order.
 
     A video's frames follow it in time order. Media that could not be decoded (`error` set) are left out.
     """

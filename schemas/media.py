@@ -1,9 +1,9 @@
 """The `media` table: content-addressed images, videos and video frames.
 
-Owns what a medium row is. `media_id` is the hash of the stored bytes, which for images and videos are the original
-file's bytes; a frame's bytes are the picture encoded when it was sampled, and its `parent_id` names the video.
-`pixels_id` is the hash of the canonical pixels (after orientation, colour and alpha policy), so the same picture in
-another container has the same `pixels_id`.
+Owns what a medium row is. `media_id` is the hash of the stored bytes, which for images and videos are the
+original file's bytes; a frame's bytes are the picture encoded when it was sampled, and its `parent_id` names
+the video. `pixels_id` is the hash of the canonical pixels (after orientation, colour and alpha policy), so
+the same picture in another container has the same `pixels_id`.
 """
 
 from typing import Any
@@ -16,22 +16,24 @@ from schemas.errors import SchemaError
 
 KINDS = ("image", "video", "frame")
 
-SCHEMA = pa.schema([
-    pa.field("media_id", pa.string(), nullable=False),
-    pa.field("pixels_id", pa.string()),
-    pa.field("parent_id", pa.string()),             # the video a frame was taken from
-    pa.field("kind", pa.string(), nullable=False),
-    pa.field("mime", pa.string(), nullable=False),
-    pa.field("bytes", pa.large_binary()),
-    pa.field("width", pa.int32()),                  # pixels, after orientation
-    pa.field("height", pa.int32()),
-    pa.field("num_frames", pa.int32()),
-    pa.field("duration_s", pa.float64()),
-    pa.field("t_s", pa.float64()),                  # a frame's time in its video
-    pa.field("perceptual_hash", pa.uint64()),
-    pa.field("policy", pa.string()),                # what was applied, e.g. "exif=6 icc=srgb alpha=white frame=0"
-    pa.field("error", pa.string()),                 # why the medium cannot be used; null when it can
-])
+SCHEMA = pa.schema(
+    [
+        pa.field("media_id", pa.string(), nullable=False),
+        pa.field("pixels_id", pa.string()),
+        pa.field("parent_id", pa.string()),  # the video a frame was taken from
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("mime", pa.string(), nullable=False),
+        pa.field("bytes", pa.large_binary()),
+        pa.field("width", pa.int32()),  # pixels, after orientation
+        pa.field("height", pa.int32()),
+        pa.field("num_frames", pa.int32()),
+        pa.field("duration_s", pa.float64()),
+        pa.field("t_s", pa.float64()),  # a frame's time in its video
+        pa.field("perceptual_hash", pa.uint64()),
+        pa.field("policy", pa.string()),  # what was applied, e.g. "exif=6 icc=srgb alpha=white frame=0"
+        pa.field("error", pa.string()),  # why the medium cannot be used; null when it can
+    ]
+)
 
 
 def validate(table: pa.Table | pa.RecordBatch) -> None:

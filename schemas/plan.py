@@ -1,7 +1,7 @@
 """The `plan` table: which token spans make which training sequence, with which weight.
 
-Owns the plan row. Rows are in training order (by sequence, then position), so a trainer's place in the data is one
-integer: the number of sequences it has taken.
+Owns the plan row. Rows are in training order (by sequence, then position), so a trainer's place in the data
+is one integer: the number of sequences it has taken.
 """
 
 import numpy as np
@@ -11,17 +11,19 @@ import pyarrow.compute as pc
 from schemas import check
 from schemas.errors import SchemaError
 
-SCHEMA = pa.schema([
-    pa.field("sequence", pa.int64(), nullable=False),       # 0, 1, 2 ... in training order
-    pa.field("position", pa.int32(), nullable=False),       # token offset of the span in its sequence
-    pa.field("doc_id", pa.string(), nullable=False),
-    pa.field("shard", pa.string(), nullable=False),         # file name inside the tokens step
-    pa.field("row", pa.int32(), nullable=False),            # row in that file
-    pa.field("start", pa.int32(), nullable=False),          # token span [start, end) of that row
-    pa.field("end", pa.int32(), nullable=False),
-    pa.field("weight", pa.float32(), nullable=False),       # multiplies the span's loss weights
-    pa.field("stratum", pa.string(), nullable=False),
-])
+SCHEMA = pa.schema(
+    [
+        pa.field("sequence", pa.int64(), nullable=False),  # 0, 1, 2 ... in training order
+        pa.field("position", pa.int32(), nullable=False),  # token offset of the span in its sequence
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("shard", pa.string(), nullable=False),  # file name inside the tokens step
+        pa.field("row", pa.int32(), nullable=False),  # row in that file
+        pa.field("start", pa.int32(), nullable=False),  # token span [start, end) of that row
+        pa.field("end", pa.int32(), nullable=False),
+        pa.field("weight", pa.float32(), nullable=False),  # multiplies the span's loss weights
+        pa.field("stratum", pa.string(), nullable=False),
+    ]
+)
 
 
 def validate(table: pa.Table | pa.RecordBatch) -> None:
@@ -42,4 +44,6 @@ def validate(table: pa.Table | pa.RecordBatch) -> None:
     numbered = np.cumsum(begins) - 1
     wrong = np.flatnonzero((expected != position) | (numbered != sequence))
     if len(wrong):
-        raise SchemaError(f"plan.position: sequence {sequence[wrong[0]]} has a gap, an overlap or a wrong number")
+        raise SchemaError(
+            f"plan.position: sequence {sequence[wrong[0]]} has a gap, an overlap or a wrong number"
+        )

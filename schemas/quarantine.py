@@ -7,14 +7,16 @@ import pyarrow as pa
 
 from schemas import check
 
-SCHEMA = pa.schema([
-    pa.field("uri", pa.string(), nullable=False),
-    pa.field("collection", pa.string(), nullable=False),
-    pa.field("stage", pa.string(), nullable=False),
-    pa.field("error_class", pa.string(), nullable=False),
-    pa.field("message", pa.large_string(), nullable=False),
-    pa.field("content_id", pa.string()),                # hash of the input's bytes; null when they could not be read
-])
+SCHEMA = pa.schema(
+    [
+        pa.field("uri", pa.string(), nullable=False),
+        pa.field("collection", pa.string(), nullable=False),
+        pa.field("stage", pa.string(), nullable=False),
+        pa.field("error_class", pa.string(), nullable=False),
+        pa.field("message", pa.large_string(), nullable=False),
+        pa.field("content_id", pa.string()),  # hash of the input's bytes; null when they could not be read
+    ]
+)
 
 
 def validate(table: pa.Table | pa.RecordBatch) -> None:

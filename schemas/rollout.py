@@ -1,7 +1,8 @@
 """The `rollouts` table: one RL sample, from prompt to advantage.
 
-Owns the rollout row. `input_ids`, `logprobs` and `loss_mask` have one entry a token of the whole sample; `logprobs` are
-the sampling policy's natural logarithms and are 0 where `loss_mask` is false (prompt, tool results).
+Owns the rollout row. `input_ids`, `logprobs` and `loss_mask` have one entry a token of the whole sample;
+`logprobs` are the sampling policy's natural logarithms and are 0 where `loss_mask` is false (prompt, tool
+results).
 """
 
 import pyarrow as pa
@@ -10,24 +11,30 @@ import pyarrow.compute as pc
 from schemas import check
 from schemas.errors import SchemaError
 
-TURN = pa.struct([pa.field("role", pa.string(), nullable=False), pa.field("text", pa.large_string(), nullable=False)])
-REWARD = pa.struct([
-    pa.field("verifier", pa.string(), nullable=False),
-    pa.field("reward", pa.float32()),                   # null with an error where the verifier could not judge
-    pa.field("error", pa.string()),
-])
-SCHEMA = pa.schema([
-    pa.field("doc_id", pa.string(), nullable=False),        # id of the task's document
-    pa.field("prompt", pa.large_string(), nullable=False),
-    pa.field("group", pa.int64(), nullable=False),          # samples of one prompt share a group
-    pa.field("turns", pa.list_(TURN), nullable=False),
-    pa.field("input_ids", pa.large_list(pa.int32()), nullable=False),
-    pa.field("logprobs", pa.large_list(pa.float32()), nullable=False),
-    pa.field("loss_mask", pa.large_list(pa.bool_()), nullable=False),
-    pa.field("rewards", pa.list_(REWARD), nullable=False),
-    pa.field("advantage", pa.float32(), nullable=False),
-    pa.field("policy_step", pa.int64(), nullable=False),    # optimiser steps the sampling policy had taken
-])
+TURN = pa.struct(
+    [pa.field("role", pa.string(), nullable=False), pa.field("text", pa.large_string(), nullable=False)]
+)
+REWARD = pa.struct(
+    [
+        pa.field("verifier", pa.string(), nullable=False),
+        pa.field("reward", pa.float32()),  # null with an error where the verifier could not judge
+        pa.field("error", pa.string()),
+    ]
+)
+SCHEMA = pa.schema(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),  # id of the task's document
+        pa.field("prompt", pa.large_string(), nullable=False),
+        pa.field("group", pa.int64(), nullable=False),  # samples of one prompt share a group
+        pa.field("turns", pa.list_(TURN), nullable=False),
+        pa.field("input_ids", pa.large_list(pa.int32()), nullable=False),
+        pa.field("logprobs", pa.large_list(pa.float32()), nullable=False),
+        pa.field("loss_mask", pa.large_list(pa.bool_()), nullable=False),
+        pa.field("rewards", pa.list_(REWARD), nullable=False),
+        pa.field("advantage", pa.float32(), nullable=False),
+        pa.field("policy_step", pa.int64(), nullable=False),  # optimiser steps the sampling policy had taken
+    ]
+)
 
 
 def validate(table: pa.Table | pa.RecordBatch) -> None:

@@ -1,7 +1,8 @@
-"""The `scores` table: what one scorer says of documents, or of single segments. One table a scorer, a sidecar.
+"""The `scores` table: what one scorer says of documents, or of single segments. One table a scorer, a
+sidecar.
 
-Owns the score row. A score that could not be made is null with `error` naming why, never a number: whoever consumes
-scores decides what null means.
+Owns the score row. A score that could not be made is null with `error` naming why, never a number: whoever
+consumes scores decides what null means.
 """
 
 import pyarrow as pa
@@ -10,15 +11,17 @@ import pyarrow.compute as pc
 from schemas import check
 from schemas.errors import SchemaError
 
-SCHEMA = pa.schema([
-    pa.field("doc_id", pa.string(), nullable=False),
-    pa.field("segment", pa.int32()),                    # null where the score is of the whole document
-    pa.field("scorer", pa.string(), nullable=False),
-    pa.field("version", pa.string(), nullable=False),
-    pa.field("score", pa.float32()),
-    pa.field("uncertainty", pa.float32()),              # standard deviation of the score, where the scorer has one
-    pa.field("error", pa.string()),
-])
+SCHEMA = pa.schema(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("segment", pa.int32()),  # null where the score is of the whole document
+        pa.field("scorer", pa.string(), nullable=False),
+        pa.field("version", pa.string(), nullable=False),
+        pa.field("score", pa.float32()),
+        pa.field("uncertainty", pa.float32()),  # standard deviation of the score, where the scorer has one
+        pa.field("error", pa.string()),
+    ]
+)
 
 
 def validate(table: pa.Table | pa.RecordBatch) -> None:
@@ -34,4 +37,6 @@ def validate(table: pa.Table | pa.RecordBatch) -> None:
         raise SchemaError(f"scores: document {table['doc_id'][wrong]} has both or neither of score and error")
     wrong = pc.index(pc.is_finite(table["score"]), False).as_py()
     if wrong >= 0:
-        raise SchemaError(f"scores.score: {table['score'][wrong]} of document {table['doc_id'][wrong]} is not finite")
+        raise SchemaError(
+            f"scores.score: {table['score'][wrong]} of document {table['doc_id'][wrong]} is not finite"
+        )

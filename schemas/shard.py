@@ -1,14 +1,15 @@
 """Shards on disk: how a table becomes a file, how a step's files are committed, how they are read back.
 
-Owns the file format (Arrow IPC files, uncompressed, record batches of 64 rows), the atomic write (temporary file, fsync,
-rename) and the manifests. Does not know what a stage is or who runs it.
+Owns the file format (Arrow IPC files, uncompressed, record batches of 64 rows), the atomic write (temporary
+file, fsync, rename) and the manifests. Does not know what a stage is or who runs it.
 
-A step is a directory. Each finished partition leaves its shards and then a `partition-00007.json` naming them with
-their hashes; when all are there, `manifest.json` is written last. A reader trusts what a manifest names and nothing
-else, so a killed writer leaves garbage at worst, never half a shard. Manifests hold no time, host or worker count: the
-same input gives the same bytes.
+A step is a directory. Each finished partition leaves its shards and then a `partition-00007.json` naming them
+with their hashes; when all are there, `manifest.json` is written last. A reader trusts what a manifest names
+and nothing else, so a killed writer leaves garbage at worst, never half a shard. Manifests hold no time, host
+or worker count: the same input gives the same bytes.
 
-Paths are local or `s3://bucket/key`. On S3 an object appears whole or not at all, so the rename is not needed there.
+Paths are local or `s3://bucket/key`. On S3 an object appears whole or not at all, so the rename is not needed
+there.
 """
 
 import dataclasses
@@ -33,8 +34,15 @@ MANIFEST = "manifest.json"
 
 # The kinds of table a step may hold, by the name its files start with.
 TABLES: dict[str, ModuleType] = {
-    "documents": document, "dropped": document, "media": media, "tokens": tokens, "scores": scores, "plan": plan, "heldout": plan,
-    "rollouts": rollout, "quarantine": quarantine,
+    "documents": document,
+    "dropped": document,
+    "media": media,
+    "tokens": tokens,
+    "scores": scores,
+    "plan": plan,
+    "heldout": plan,
+    "rollouts": rollout,
+    "quarantine": quarantine,
 }
 
 
@@ -52,14 +60,14 @@ class ShardFile:
 class Manifest:
     """What a finished step holds and what made it."""
 
-    step: str                          # step id, also the directory's name
+    step: str  # step id, also the directory's name
     version: str
-    spec: Any                          # resolved spec, plain data
-    inputs: list[str]                  # ids of the steps (or corpora) it was made from
+    spec: Any  # resolved spec, plain data
+    inputs: list[str]  # ids of the steps (or corpora) it was made from
     rows_in: int
     rows_out: int
-    dropped: dict[str, int]            # rows by drop reason
-    metrics: dict[str, Any]            # counts and measures a stage reports, deterministic
+    dropped: dict[str, int]  # rows by drop reason
+    metrics: dict[str, Any]  # counts and measures a stage reports, deterministic
     files: list[ShardFile]
 
     def shards(self, table: str) -> list[str]:
@@ -96,7 +104,8 @@ def exists(path: str) -> bool:
 
 
 def write_bytes(path: str, data: bytes | pa.Buffer) -> None:
-    """Write a file so that it is either wholly there or not at all, and survives a power cut once this returns.
+    """Write a file so that it is either wholly there or not at all, and survives a power cut once this
+    returns.
 
     Raises:
         ShardError: the disk is full, or the file cannot be written; the message names the path.
@@ -135,7 +144,9 @@ def _sync_directory(path: str) -> None:
 
 def _write_failure(path: str, error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"disk full while writing {path}: free some space and start again; finished partitions are kept"
+        return (
+            f"disk full while writing {path}: free some space and start again; finished partitions are kept"
+        )
     return f"cannot write {path}: {error.strerror or error}"
 
 

@@ -1,7 +1,7 @@
 """Special tokens: the strings that mark documents, pictures and video in a token stream.
 
-Owns their spelling, which is that of MiniMax-M3's tokenizer, so that an exported model speaks the same format.
-Ids differ by tokenizer and are looked up there by these strings.
+Owns their spelling, which is that of MiniMax-M3's tokenizer, so that an exported model speaks the same
+format. Ids differ by tokenizer and are looked up there by these strings.
 """
 
 BEGIN_OF_DOCUMENT = "]~b]"
@@ -20,8 +20,20 @@ TOOL_CALL = ("<tool_call>", "</tool_call>")
 MULTIMODAL_THINK = ("<mm:think>", "</mm:think>")
 
 SPECIAL_TOKENS = (
-    BEGIN_OF_DOCUMENT, END_OF_DOCUMENT, END_OF_TEXT, IMAGE, VIDEO, START_OF_IMAGE, END_OF_IMAGE, START_OF_VIDEO,
-    END_OF_VIDEO, VISION_PAD, PAD, *THINK, *TOOL_CALL, *MULTIMODAL_THINK,
+    BEGIN_OF_DOCUMENT,
+    END_OF_DOCUMENT,
+    END_OF_TEXT,
+    IMAGE,
+    VIDEO,
+    START_OF_IMAGE,
+    END_OF_IMAGE,
+    START_OF_VIDEO,
+    END_OF_VIDEO,
+    VISION_PAD,
+    PAD,
+    *THINK,
+    *TOOL_CALL,
+    *MULTIMODAL_THINK,
 )
 
 

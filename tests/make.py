@@ -10,32 +10,63 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from schemas import document, ids, media
+from schemas import document, ids, media, shard
 
 
-def text(content: str, role: str = "paragraph", t_start_s: float | None = None,
-         t_end_s: float | None = None) -> dict[str, Any]:
+def text(
+    content: str, role: str = "paragraph", t_start_s: float | None = None, t_end_s: float | None = None
+) -> dict[str, Any]:
     """A text segment."""
-    return {"kind": "text", "role": role, "text": content, "media_id": None, "t_start_s": t_start_s,
-            "t_end_s": t_end_s}
+    return {
+        "kind": "text",
+        "role": role,
+        "text": content,
+        "media_id": None,
+        "t_start_s": t_start_s,
+        "t_end_s": t_end_s,
+    }
 
 
 def picture_segment(media_id: str | None) -> dict[str, Any]:
     """An image segment that names a medium."""
-    return {"kind": "image", "role": "figure", "text": None, "media_id": media_id, "t_start_s": None, "t_end_s": None}
+    return {
+        "kind": "image",
+        "role": "figure",
+        "text": None,
+        "media_id": media_id,
+        "t_start_s": None,
+        "t_end_s": None,
+    }
 
 
 def video_segment(media_id: str, t_start_s: float, t_end_s: float) -> dict[str, Any]:
     """A stretch of a video."""
-    return {"kind": "video", "role": "figure", "text": None, "media_id": media_id, "t_start_s": t_start_s,
-            "t_end_s": t_end_s}
+    return {
+        "kind": "video",
+        "role": "figure",
+        "text": None,
+        "media_id": media_id,
+        "t_start_s": t_start_s,
+        "t_end_s": t_end_s,
+    }
 
 
 def document_row(segments: list[dict[str, Any]], uri: str = "page.html", **columns: Any) -> dict[str, Any]:
     """A documents row; its doc_id comes from `uri`."""
-    row = {"doc_id": ids.document_id("test", uri, ""), "uri": uri, "collection": "test", "format": "html",
-           "license": None, "title": None, "lang": None, "lang_prob": None, "segments": segments, "masks": [],
-           "cluster_id": None, "drop_reason": None}
+    row = {
+        "doc_id": ids.document_id("test", uri, ""),
+        "uri": uri,
+        "collection": "test",
+        "format": "html",
+        "license": None,
+        "title": None,
+        "lang": None,
+        "lang_prob": None,
+        "segments": segments,
+        "masks": [],
+        "cluster_id": None,
+        "drop_reason": None,
+    }
     return {**row, **columns}
 
 
@@ -58,9 +89,22 @@ def picture(width: int = 64, height: int = 48, seed: int = 0) -> bytes:
 def media_row(data: bytes, **columns: Any) -> dict[str, Any]:
     """A media row of a PNG as ingest would write it, fields overridden by `columns`."""
     image = Image.open(io.BytesIO(data)).convert("RGB")
-    row = {"media_id": ids.content_id(data), "pixels_id": ids.content_id(image.tobytes()), "parent_id": None,
-           "kind": "image", "mime": "image/png", "bytes": data, "width": image.width, "height": image.height,
-           "num_frames": 1, "duration_s": None, "t_s": None, "perceptual_hash": None, "policy": "", "error": None}
+    row = {
+        "media_id": ids.content_id(data),
+        "pixels_id": ids.content_id(image.tobytes()),
+        "parent_id": None,
+        "kind": "image",
+        "mime": "image/png",
+        "bytes": data,
+        "width": image.width,
+        "height": image.height,
+        "num_frames": 1,
+        "duration_s": None,
+        "t_s": None,
+        "perceptual_hash": None,
+        "policy": "",
+        "error": None,
+    }
     return {**row, **columns}
 
 
@@ -71,8 +115,15 @@ def media_table(rows: list[dict[str, Any]]) -> pa.Table:
     return table
 
 
-def video(num_frames: int = 30, frames_per_second: int = 10, codec: str = "libvpx", container: str = "webm",
-          times_ms: list[int] | None = None, key_every: int = 12, grey_step: int = 3) -> bytes:
+def video(
+    num_frames: int = 30,
+    frames_per_second: int = 10,
+    codec: str = "libvpx",
+    container: str = "webm",
+    times_ms: list[int] | None = None,
+    key_every: int = 12,
+    grey_step: int = 3,
+) -> bytes:
     """A 64 x 48 video: frame i is grey, level 20 + 3 i (see `frame_number`); its top-left corner is white."""
     buffer = io.BytesIO()
     with av.open(buffer, "w", format=container) as output:
@@ -94,7 +145,7 @@ def frame_number(pixels: Image.Image) -> int:
     """Which frame of `video` a picture is, read from the grey level of its middle."""
     grey = np.asarray(pixels.convert("L"), dtype=float)
     height, width = grey.shape
-    return round((grey[height // 3:-height // 3, width // 3:-width // 3].mean() - 20) / 3)
+    return round((grey[height // 3 : -height // 3, width // 3 : -width // 3].mean() - 20) / 3)
 
 
 def folder(root: Path, files: dict[str, bytes | str]) -> Path:
@@ -104,3 +155,12 @@ def folder(root: Path, files: dict[str, bytes | str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     return root
+
+
+def write_step(
+    path: Path, name: str, tables: dict[str, pa.Table], spec: Any, inputs: tuple[str, ...] = ()
+) -> str:
+    """Write a finished step of one partition, as the engine would, and return its directory."""
+    files = [shard.write_table(str(path / shard.shard_name(table, 0)), tables[table]) for table in tables]
+    shard.write_manifest(str(path), shard.Manifest(name, "1", spec, list(inputs), 0, 0, {}, {}, files))
+    return str(path)

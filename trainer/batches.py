@@ -38,10 +38,10 @@ class Batch:
     """Some sequences of a plan, packed into one stream of tokens."""
 
     inputs: ModelInputs
-    labels: torch.Tensor            # [T] int64: the next token of the same span, NO_LABEL at a span's end
-    loss_weight: torch.Tensor       # [T] float32: weight of the target, its span's weight times the plan's
-    modality: torch.Tensor          # [T] int8, into MODALITIES: the last medium before the target in its span
-    spans: list[tuple[str, int, int]]   # (doc_id, start, end), in the order of cu_seqlens
+    labels: torch.Tensor  # [T] int64: the next token of the same span, NO_LABEL at a span's end
+    loss_weight: torch.Tensor  # [T] float32: weight of the target, its span's weight times the plan's
+    modality: torch.Tensor  # [T] int8, into MODALITIES: the last medium before the target in its span
+    spans: list[tuple[str, int, int]]  # (doc_id, start, end), in the order of cu_seqlens
     sequences: range
 
     @property
@@ -52,8 +52,12 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         """Return the batch with its tensors on `device`."""
         return dataclasses.replace(
-            self, inputs=self.inputs.to(device), labels=self.labels.to(device),
-            loss_weight=self.loss_weight.to(device), modality=self.modality.to(device))
+            self,
+            inputs=self.inputs.to(device),
+            labels=self.labels.to(device),
+            loss_weight=self.loss_weight.to(device),
+            modality=self.modality.to(device),
+        )
 
 
 class PictureKey(NamedTuple):
@@ -70,8 +74,8 @@ class Picture:
 
     key: PictureKey
     media_id: str
-    modality: int                   # index into MODALITIES
-    grid: tuple[int, int, int]      # temporal patches, rows and columns of patches
+    modality: int  # index into MODALITIES
+    grid: tuple[int, int, int]  # temporal patches, rows and columns of patches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +91,9 @@ class _Span:
     pictures: list[Picture]
 
 
-def patchify(frames: np.ndarray, patch_size: int, temporal_patch_size: int, merge_size: int
-             ) -> tuple[np.ndarray, tuple[int, int, int]]:
+def patchify(
+    frames: np.ndarray, patch_size: int, temporal_patch_size: int, merge_size: int
+) -> tuple[np.ndarray, tuple[int, int, int]]:
     """Cut frames into normalised patches in the order of M3's processor.
 
     One frame alone is a picture and is repeated to a whole temporal patch. Patches that merge into one token
@@ -103,8 +108,17 @@ def patchify(frames: np.ndarray, patch_size: int, temporal_patch_size: int, merg
     assert (grid[0] * temporal_patch_size, grid[1] * patch_size, grid[2] * patch_size) == frames.shape[:3]
     assert not grid[1] % merge_size and not grid[2] % merge_size, f"grid {grid}, merged by {merge_size}"
     pixels = (frames.astype(np.float32) / 255 - PIXEL_MEAN) / PIXEL_STD
-    blocks = pixels.reshape(grid[0], temporal_patch_size, grid[1] // merge_size, merge_size, patch_size,
-                            grid[2] // merge_size, merge_size, patch_size, 3)
+    blocks = pixels.reshape(
+        grid[0],
+        temporal_patch_size,
+        grid[1] // merge_size,
+        merge_size,
+        patch_size,
+        grid[2] // merge_size,
+        merge_size,
+        patch_size,
+        3,
+    )
     rows = blocks.transpose(0, 2, 5, 3, 6, 8, 1, 4, 7)
     return rows.reshape(grid[0] * grid[1] * grid[2], -1), grid
 
@@ -122,8 +136,10 @@ class BatchReader:
     def __init__(self, plan_path: str, tokens_path: str, table: str = "plan") -> None:
         manifest, tokens = shard.read_manifest(plan_path), shard.read_manifest(tokens_path)
         if tokens.step not in manifest.inputs:
-            raise DataError(f"plan {plan_path} was made for other tokens than {tokens_path}: it names "
-                            f"{manifest.inputs}, not {tokens.step}; plan again, or give the tokens it names")
+            raise DataError(
+                f"plan {plan_path} was made for other tokens than {tokens_path}: it names "
+                f"{manifest.inputs}, not {tokens.step}; plan again, or give the tokens it names"
+            )
         self._plan = shard.read_step_table(plan_path, table)
         self._sequence = self._plan["sequence"].to_numpy()
         self.num_sequences = int(self._sequence[-1]) + 1 if len(self._sequence) else 0
@@ -162,35 +178,45 @@ class BatchReader:
         start, end = row["start"], row["end"]
         doc_id = table["doc_id"][row["row"]].as_py() if row["row"] < table.num_rows else None
         if doc_id != row["doc_id"]:
-            raise DataError(f"plan was made for other tokens: row {row['row']} of {row['shard']} holds "
-                            f"document {doc_id}, the plan expects {row['doc_id']}")
+            raise DataError(
+                f"plan was made for other tokens: row {row['row']} of {row['shard']} holds "
+                f"document {doc_id}, the plan expects {row['doc_id']}"
+            )
         all_ids = table["input_ids"][row["row"]].values.to_numpy()
         weights = _weight_per_token(table["spans"][row["row"]].values)
         is_placeholder = (all_ids == self._image_id) | (all_ids == self._video_id)
         pictures = self._pictures_inside(row, all_ids, np.flatnonzero(is_placeholder))
         ids = all_ids[start:end].astype(np.int64)
         return _Span(
-            name=(row["doc_id"], start, end), input_ids=ids, is_placeholder=is_placeholder[start:end],
+            name=(row["doc_id"], start, end),
+            input_ids=ids,
+            is_placeholder=is_placeholder[start:end],
             labels=np.append(ids[1:], NO_LABEL),
-            loss_weight=np.append(weights[start + 1:end] * np.float32(row["weight"]), np.float32(0)),
-            modality=_last_medium(ids, self._image_id, self._video_id), pictures=pictures)
+            loss_weight=np.append(weights[start + 1 : end] * np.float32(row["weight"]), np.float32(0)),
+            modality=_last_medium(ids, self._image_id, self._video_id),
+            pictures=pictures,
+        )
 
-    def _pictures_inside(self, row: dict[str, Any], ids: np.ndarray, placeholders: np.ndarray
-                         ) -> list[Picture]:
+    def _pictures_inside(
+        self, row: dict[str, Any], ids: np.ndarray, placeholders: np.ndarray
+    ) -> list[Picture]:
         entries = self._shards[row["shard"]]["images"][row["row"]].values
         grids = np.stack([entries.field(name).to_numpy() for name in ("grid_t", "grid_h", "grid_w")], axis=1)
-        stops = np.cumsum(grids.prod(axis=1) // self.merge_size ** 2)
+        stops = np.cumsum(grids.prod(axis=1) // self.merge_size**2)
         if (stops[-1] if len(stops) else 0) != len(placeholders):
-            raise DataError(f"tokens of document {row['doc_id']}: {len(placeholders)} placeholder tokens, "
-                            f"but its pictures have {stops[-1] if len(stops) else 0}")
+            raise DataError(
+                f"tokens of document {row['doc_id']}: {len(placeholders)} placeholder tokens, "
+                f"but its pictures have {stops[-1] if len(stops) else 0}"
+            )
         inside = []
         for number, (grid, stop) in enumerate(zip(grids.tolist(), stops, strict=True)):
             first = int(placeholders[stops[number - 1] if number else 0])
             last = int(placeholders[stop - 1])
             if last < row["start"] or first >= row["end"]:
                 continue
-            assert row["start"] <= first and last < row["end"], \
+            assert row["start"] <= first and last < row["end"], (
                 f"plan cuts picture {number} of document {row['doc_id']} at [{row['start']}, {row['end']})"
+            )
             key = PictureKey(row["shard"], row["row"], number)
             modality = 1 if ids[first] == self._image_id else 2
             inside.append(Picture(key, entries.field("media_id")[number].as_py(), modality, tuple(grid)))
@@ -206,25 +232,32 @@ class BatchReader:
         assert shown == grid, f"picture {key} has grid {shown}, its row says {grid}"
         return patches
 
-    def _collate(self, spans: list[_Span], pictures: list[Picture], patches: list[np.ndarray],
-                 sequences: range) -> Batch:
+    def _collate(
+        self, spans: list[_Span], pictures: list[Picture], patches: list[np.ndarray], sequences: range
+    ) -> Batch:
         lengths = [len(span.input_ids) for span in spans]
-        width = 3 * self.temporal_patch_size * self.patch_size ** 2
+        width = 3 * self.temporal_patch_size * self.patch_size**2
         inputs = ModelInputs(
             input_ids=_joined([span.input_ids for span in spans], np.int64),
             positions=_joined([np.arange(length) for length in lengths], np.int64),
             cu_seqlens=torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32)),
             patches=torch.from_numpy(np.concatenate([np.zeros((0, width), np.float32), *patches])),
             grids=torch.tensor([picture.grid for picture in pictures], dtype=torch.int64).reshape(-1, 3),
-            is_placeholder=_joined([span.is_placeholder for span in spans], np.bool_))
-        return Batch(inputs, _joined([span.labels for span in spans], np.int64),
-                     _joined([span.loss_weight for span in spans], np.float32),
-                     _joined([span.modality for span in spans], np.int8),
-                     [span.name for span in spans], sequences)
+            is_placeholder=_joined([span.is_placeholder for span in spans], np.bool_),
+        )
+        return Batch(
+            inputs,
+            _joined([span.labels for span in spans], np.int64),
+            _joined([span.loss_weight for span in spans], np.float32),
+            _joined([span.modality for span in spans], np.int8),
+            [span.name for span in spans],
+            sequences,
+        )
 
 
-def micro_batches(reader: BatchReader, first: int, num_steps: int, batch_sequences: int,
-                  micro_sequences: int | None) -> Iterator[list[Batch]]:
+def micro_batches(
+    reader: BatchReader, first: int, num_steps: int, batch_sequences: int, micro_sequences: int | None
+) -> Iterator[list[Batch]]:
     """Yield the micro-batches of each step, `num_steps` times, from sequence `first` on.
 
     The next step is read by a background thread while the present one is used; what is yielded depends on the
@@ -251,8 +284,10 @@ def check_model_fits(config: ModelConfig, reader: BatchReader) -> None:
     Raises:
         DataError: naming the field, its value and the one that would be right.
     """
-    if config.vocab_size < reader.vocab_size:       # more is fine: the rest is never seen, only softmaxed over
-        raise DataError(f"model.vocab_size: {config.vocab_size}, but the tokenizer has {reader.vocab_size} tokens")
+    if config.vocab_size < reader.vocab_size:  # more is fine: the rest is never seen, only softmaxed over
+        raise DataError(
+            f"model.vocab_size: {config.vocab_size}, but the tokenizer has {reader.vocab_size} tokens"
+        )
     for name in ("patch_size", "merge_size", "temporal_patch_size"):
         given, made_with = getattr(config.vision, name), getattr(reader, name)
         if given != made_with:
@@ -264,12 +299,15 @@ def _open_shards(tokens_path: str, manifest: shard.Manifest, plan: pa.Table) -> 
     tables = {}
     for name in plan["shard"].unique().to_pylist():
         if name not in sizes:
-            raise DataError(f"plan.shard: {name} is no shard of {tokens_path}, which has "
-                            f"{manifest.shards('tokens')}")
+            raise DataError(
+                f"plan.shard: {name} is no shard of {tokens_path}, which has {manifest.shards('tokens')}"
+            )
         tables[name] = shard.read_table(shard.join(tokens_path, name))
         if tables[name].num_rows != sizes[name]:
-            raise DataError(f"{shard.join(tokens_path, name)}: {tables[name].num_rows} rows, its manifest "
-                            f"says {sizes[name]}")
+            raise DataError(
+                f"{shard.join(tokens_path, name)}: {tables[name].num_rows} rows, its manifest "
+                f"says {sizes[name]}"
+            )
     return tables
 
 

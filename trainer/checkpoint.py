@@ -36,8 +36,15 @@ _TEMPORARY = "tmp-"
 logger = logging.getLogger(__name__)
 
 
-def save(directory: str, step: int, *, model: OmniModel, optimizer: torch.optim.Optimizer,
-         loop: dict[str, Any], keep: int) -> str:
+def save(
+    directory: str,
+    step: int,
+    *,
+    model: OmniModel,
+    optimizer: torch.optim.Optimizer,
+    loop: dict[str, Any],
+    keep: int,
+) -> str:
     """Publish a checkpoint as `<directory>/step-<step>` and delete all but the newest `keep`; return its
     path.
 
@@ -50,8 +57,11 @@ def save(directory: str, step: int, *, model: OmniModel, optimizer: torch.optim.
     try:
         os.makedirs(temporary)
         model_state, optimizer_state = get_state_dict(model, optimizer)
-        _quietly(dcp.save, {"model": model_state, "optimizer": optimizer_state},
-                 checkpoint_id=os.path.join(temporary, STATE))
+        _quietly(
+            dcp.save,
+            {"model": model_state, "optimizer": optimizer_state},
+            checkpoint_id=os.path.join(temporary, STATE),
+        )
         shard.write_json(os.path.join(temporary, MODEL), model.config.model_dump(mode="json"))
         shard.write_json(os.path.join(temporary, LOOP), loop)
         shard.write_json(os.path.join(temporary, FINISHED), {"step": step, "files": _describe(temporary)})
@@ -138,8 +148,10 @@ def _check_config(path: str, config: ModelConfig) -> None:
     saved = ModelConfig(**shard.read_json(os.path.join(path, MODEL)))
     for name in ModelConfig.model_fields:
         if getattr(saved, name) != getattr(config, name):
-            raise CheckpointError(f"checkpoint {path} holds a model with {name} {getattr(saved, name)}, "
-                                  f"this one has {getattr(config, name)}")
+            raise CheckpointError(
+                f"checkpoint {path} holds a model with {name} {getattr(saved, name)}, "
+                f"this one has {getattr(config, name)}"
+            )
 
 
 def _quietly(call: Any, *args: Any, **kwargs: Any) -> None:

@@ -64,14 +64,15 @@ def evaluate(spec: EvaluateSpec, *, checkpoint_path: str, tokens_path: str, plan
 
 
 @torch.no_grad()
-def held_out_loss(model: OmniModel, reader: BatchReader, sequences: range,
-                  exchange: Mapping[PictureKey, PictureKey]) -> HeldOutLoss:
+def held_out_loss(
+    model: OmniModel, reader: BatchReader, sequences: range, exchange: Mapping[PictureKey, PictureKey]
+) -> HeldOutLoss:
     """Return the loss over sequences, each picture in `exchange` replaced by the one it names."""
     nats_M = torch.zeros(len(MODALITIES), dtype=torch.float64)
     weight_M, count_M = torch.zeros_like(nats_M), torch.zeros(len(MODALITIES), dtype=torch.int64)
     device = next(model.parameters()).device
     for start in range(0, len(sequences), SEQUENCES_PER_BATCH):
-        batch = reader.read(sequences[start:start + SEQUENCES_PER_BATCH], exchange).to(device)
+        batch = reader.read(sequences[start : start + SEQUENCES_PER_BATCH], exchange).to(device)
         hidden = model(batch.inputs, phase="sparse").hidden
         terms = lm_loss(hidden, batch, model.logits, normaliser=1.0, z_loss_weight=0.0)
         nats_M += terms.nats_M.cpu()
@@ -95,7 +96,7 @@ def exchanged(pictures: list[Picture], seed: int) -> dict[PictureKey, PictureKey
     for group in groups.values():
         order = random.Random(seed).sample(group, len(group))
         for place, picture in enumerate(order):
-            others = [*order[place + 1:], *order[:place]]
+            others = [*order[place + 1 :], *order[:place]]
             partner = next((other for other in others if other.media_id != picture.media_id), None)
             if partner is not None:
                 partners[picture.key] = partner.key

@@ -18,13 +18,13 @@ from trainer.batches import MODALITIES, NO_LABEL, Batch
 class LossTerms:
     """Loss of a (micro-)batch. `total` carries the gradient; the rest are detached sums to be added up."""
 
-    total: torch.Tensor             # cross entropy and weighted z-loss, divided by the normaliser
-    nats_M: torch.Tensor            # weighted sum of cross entropy by modality, fp64
-    weight_M: torch.Tensor          # sum of weights by modality, fp64
-    count_M: torch.Tensor           # targets by modality, int64
-    log_z_squared: torch.Tensor     # weighted sum of log²Z, fp64
-    nats_D: torch.Tensor            # weighted sum of cross entropy by span, fp64
-    weight_D: torch.Tensor          # sum of weights by span, fp64
+    total: torch.Tensor  # cross entropy and weighted z-loss, divided by the normaliser
+    nats_M: torch.Tensor  # weighted sum of cross entropy by modality, fp64
+    weight_M: torch.Tensor  # sum of weights by modality, fp64
+    count_M: torch.Tensor  # targets by modality, int64
+    log_z_squared: torch.Tensor  # weighted sum of log²Z, fp64
+    nats_D: torch.Tensor  # weighted sum of cross entropy by span, fp64
+    weight_D: torch.Tensor  # sum of weights by span, fp64
 
 
 def total_weight(batches: Sequence[Batch]) -> float:
@@ -32,8 +32,14 @@ def total_weight(batches: Sequence[Batch]) -> float:
     return float(sum(batch.loss_weight.double().sum() for batch in batches))
 
 
-def lm_loss(hidden_TH: torch.Tensor, batch: Batch, logits: Callable[[torch.Tensor], torch.Tensor], *,
-            normaliser: float, z_loss_weight: float) -> LossTerms:
+def lm_loss(
+    hidden_TH: torch.Tensor,
+    batch: Batch,
+    logits: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    normaliser: float,
+    z_loss_weight: float,
+) -> LossTerms:
     """Return the next-token loss: (sum of w·CE + z_loss_weight · sum of w·log²Z) / normaliser.
 
     Logits are made for tokens with a positive weight only. A normaliser of 0 means no target at all: the loss
@@ -54,10 +60,13 @@ def lm_loss(hidden_TH: torch.Tensor, batch: Batch, logits: Callable[[torch.Tenso
     weight, nats = weight_N.double(), (weight_N * nats_N.detach()).double()
     return LossTerms(
         total=total,
-        nats_M=_sums(modality_N, nats, len(MODALITIES)), weight_M=_sums(modality_N, weight, len(MODALITIES)),
+        nats_M=_sums(modality_N, nats, len(MODALITIES)),
+        weight_M=_sums(modality_N, weight, len(MODALITIES)),
         count_M=torch.bincount(modality_N, minlength=len(MODALITIES)),
         log_z_squared=(weight * log_z_N.detach().double().square()).sum(),
-        nats_D=_sums(span_N, nats, len(cu_seqlens) - 1), weight_D=_sums(span_N, weight, len(cu_seqlens) - 1))
+        nats_D=_sums(span_N, nats, len(cu_seqlens) - 1),
+        weight_D=_sums(span_N, weight, len(cu_seqlens) - 1),
+    )
 
 
 def _sums(group: torch.Tensor, values: torch.Tensor, num_groups: int) -> torch.Tensor:

@@ -35,8 +35,10 @@ class MetricsWriter:
 
 def _line(row: dict[str, Any]) -> str:
     # NaN and infinity are no JSON numbers; a reader gets null, and the reason stands in stability/reason.
-    finite = {key: value if not isinstance(value, float) or math.isfinite(value) else None
-              for key, value in row.items()}
+    finite = {
+        key: value if not isinstance(value, float) or math.isfinite(value) else None
+        for key, value in row.items()
+    }
     return json.dumps(finite, ensure_ascii=False, allow_nan=False) + "\n"
 
 

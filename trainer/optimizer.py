@@ -12,8 +12,9 @@ from torch import nn
 from trainer.spec import OptimizerSpec
 
 
-def trained_components(components: Mapping[str, Sequence[nn.Parameter]], spec: OptimizerSpec
-                       ) -> dict[str, list[nn.Parameter]]:
+def trained_components(
+    components: Mapping[str, Sequence[nn.Parameter]], spec: OptimizerSpec
+) -> dict[str, list[nn.Parameter]]:
     """Return the components whose step size is not 0; the parameters of the others stop taking gradients.
 
     Raises:
@@ -31,8 +32,9 @@ def trained_components(components: Mapping[str, Sequence[nn.Parameter]], spec: O
     return trained
 
 
-def build_optimizer(model: nn.Module, components: Mapping[str, Sequence[nn.Parameter]], spec: OptimizerSpec
-                    ) -> torch.optim.AdamW:
+def build_optimizer(
+    model: nn.Module, components: Mapping[str, Sequence[nn.Parameter]], spec: OptimizerSpec
+) -> torch.optim.AdamW:
     """Return AdamW with two groups a component: matrices with weight decay, and norms, biases and embeddings
     without.
 
@@ -45,13 +47,19 @@ def build_optimizer(model: nn.Module, components: Mapping[str, Sequence[nn.Param
         matrices = [p for p in parameters if p.ndim >= 2 and id(p) not in embeddings]
         others = [p for p in parameters if p.ndim < 2 or id(p) in embeddings]
         scale = spec.learning_rate_scale.get(name, 1.0)  # type: ignore[call-overload]
-        groups += [{"params": chosen, "component": name, "scale": scale, "weight_decay": decay}
-                   for chosen, decay in ((matrices, spec.weight_decay), (others, 0.0)) if chosen]
+        groups += [
+            {"params": chosen, "component": name, "scale": scale, "weight_decay": decay}
+            for chosen, decay in ((matrices, spec.weight_decay), (others, 0.0))
+            if chosen
+        ]
     optimizer = torch.optim.AdamW(groups, lr=spec.learning_rate, betas=spec.betas, eps=spec.eps)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            optimizer.state[parameter] = {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(parameter),
-                                          "exp_avg_sq": torch.zeros_like(parameter)}
+            optimizer.state[parameter] = {
+                "step": torch.tensor(0.0),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
     return optimizer
 
 

@@ -45,24 +45,30 @@ class LoopState:
     """All that changes from step to step besides model and optimiser; saved and restored whole."""
 
     guard: SpikeGuard
-    step: int = 0                   # optimiser steps taken, skipped ones included
-    sequences: int = 0              # place in the data: plan sequences taken
-    tokens: int = 0                 # tokens seen
-    rng: str = ""                   # state of torch's CPU generator, hexadecimal
+    step: int = 0  # optimiser steps taken, skipped ones included
+    sequences: int = 0  # place in the data: plan sequences taken
+    tokens: int = 0  # tokens seen
+    rng: str = ""  # state of torch's CPU generator, hexadecimal
 
 
 @dataclasses.dataclass(frozen=True)
 class StepSums:
     """What the micro-batches of one step add up to."""
 
-    loss_nats: float                # mean cross entropy
-    expert_load: torch.Tensor       # [moe layers, experts]
-    values: dict[str, Any]          # for the metrics
-    documents: list[str]            # doc_ids, highest mean loss first
+    loss_nats: float  # mean cross entropy
+    expert_load: torch.Tensor  # [moe layers, experts]
+    values: dict[str, Any]  # for the metrics
+    documents: list[str]  # doc_ids, highest mean loss first
 
 
-def pretrain(spec: PretrainSpec, *, tokens_path: str, plan_path: str, output_path: str,
-             on_step: Callable[[int, int], None]) -> dict[str, Any]:
+def pretrain(
+    spec: PretrainSpec,
+    *,
+    tokens_path: str,
+    plan_path: str,
+    output_path: str,
+    on_step: Callable[[int, int], None],
+) -> dict[str, Any]:
     """Train a model over a plan, or continue where a killed run stopped, and return a summary.
 
     `on_step(steps taken, steps in all)` is called once at the start and after every step.
@@ -90,8 +96,9 @@ def pretrain(spec: PretrainSpec, *, tokens_path: str, plan_path: str, output_pat
 
     on_step(state.step, num_steps)
     started = time.perf_counter()
-    for batches in micro_batches(reader, state.sequences, num_steps - state.step, spec.batch_sequences,
-                                 spec.micro_sequences):
+    for batches in micro_batches(
+        reader, state.sequences, num_steps - state.step, spec.batch_sequences, spec.micro_sequences
+    ):
         frac = learning_rate_frac(state.step, num_steps, spec.optimizer)
         set_learning_rate(optimizer, spec.optimizer.learning_rate * frac)
         phase: Phase = "dense" if state.step < num_dense_steps else "sparse"
@@ -110,18 +117,33 @@ def pretrain(spec: PretrainSpec, *, tokens_path: str, plan_path: str, output_pat
         state.tokens += num_tokens
         seconds = time.perf_counter() - started
         started += seconds
-        metrics.write(state.step, {
-            **sums.values, **{f"grad_norm/{name}": norm for name, norm in grad_norms.items()},
-            "tokens/seen": state.tokens, "optimizer/learning_rate_frac": frac, "index/phase": phase,
-            "stability/skipped": int(skip_reason is not None), "stability/reason": skip_reason,
-            "stability/doc_ids": sums.documents[:NAMED_DOCUMENTS] if skip_reason else [],
-            "step/seconds_s": seconds, "step/tokens_per_s": num_tokens / seconds})
+        metrics.write(
+            state.step,
+            {
+                **sums.values,
+                **{f"grad_norm/{name}": norm for name, norm in grad_norms.items()},
+                "tokens/seen": state.tokens,
+                "optimizer/learning_rate_frac": frac,
+                "index/phase": phase,
+                "stability/skipped": int(skip_reason is not None),
+                "stability/reason": skip_reason,
+                "stability/doc_ids": sums.documents[:NAMED_DOCUMENTS] if skip_reason else [],
+                "step/seconds_s": seconds,
+                "step/tokens_per_s": num_tokens / seconds,
+            },
+        )
         state.guard.stop_if_diverged()
         if state.step % spec.save_every == 0 or state.step == num_steps:
             metrics.sync()
             state.rng = torch.get_rng_state().numpy().tobytes().hex()
-            checkpoint.save(checkpoints, state.step, model=model, optimizer=optimizer,
-                            loop=dataclasses.asdict(state), keep=spec.keep_checkpoints)
+            checkpoint.save(
+                checkpoints,
+                state.step,
+                model=model,
+                optimizer=optimizer,
+                loop=dataclasses.asdict(state),
+                keep=spec.keep_checkpoints,
+            )
         on_step(state.step, num_steps)
     metrics.close()
     return summary(output_path)
@@ -139,8 +161,10 @@ def check_data(spec: PretrainSpec, reader: BatchReader) -> int:
     if num_steps > most or num_steps == 0:
         asked = f"num_steps: {num_steps} steps" if spec.num_steps else "batch_sequences: one step"
         needed = max(num_steps, 1) * spec.batch_sequences
-        raise DataError(f"{asked} of {spec.batch_sequences} sequences need {needed}, but the plan has "
-                        f"{reader.num_sequences}")
+        raise DataError(
+            f"{asked} of {spec.batch_sequences} sequences need {needed}, but the plan has "
+            f"{reader.num_sequences}"
+        )
     return num_steps
 
 
@@ -151,7 +175,7 @@ def claim_output(output_path: str, spec: PretrainSpec, inputs: list[str]) -> Non
         SpecChangedError: naming the first field that differs.
     """
     path = os.path.join(output_path, "run.json")
-    fields = set(PretrainSpec.model_fields)     # a job adds its own, such as a name, which train nothing
+    fields = set(PretrainSpec.model_fields)  # a job adds its own, such as a name, which train nothing
     made_from = {"spec": spec.model_dump(mode="json", include=fields), "inputs": inputs}
     if not os.path.exists(path):
         shard.write_json(path, made_from)
@@ -159,8 +183,9 @@ def claim_output(output_path: str, spec: PretrainSpec, inputs: list[str]) -> Non
     for name in ("inputs", "spec"):
         difference = _difference(name, before[name], made_from[name])
         if difference:
-            raise SpecChangedError(f"{output_path} was made with {difference}; take another output path, "
-                                   "or the old value")
+            raise SpecChangedError(
+                f"{output_path} was made with {difference}; take another output path, or the old value"
+            )
 
 
 def _difference(name: str, before: Any, now: Any) -> str | None:
@@ -171,8 +196,9 @@ def _difference(name: str, before: Any, now: Any) -> str | None:
     return f"{name} {before!r}, not {now!r}" if before != now else None
 
 
-def resume(checkpoints: str, model: OmniModel, optimizer: torch.optim.Optimizer, spec: PretrainSpec
-           ) -> LoopState:
+def resume(
+    checkpoints: str, model: OmniModel, optimizer: torch.optim.Optimizer, spec: PretrainSpec
+) -> LoopState:
     """Fill model and optimiser from the newest good checkpoint and return its loop state, or a new one."""
     path = checkpoint.latest(checkpoints)
     if path is None:
@@ -183,8 +209,9 @@ def resume(checkpoints: str, model: OmniModel, optimizer: torch.optim.Optimizer,
     return state
 
 
-def forward_backward(model: OmniModel, batches: Sequence[Batch], spec: PretrainSpec, phase: Phase
-                     ) -> StepSums:
+def forward_backward(
+    model: OmniModel, batches: Sequence[Batch], spec: PretrainSpec, phase: Phase
+) -> StepSums:
     """Add the gradients of a step's micro-batches to the parameters and return their sums.
 
     The language-model loss is normalised by the weight of all micro-batches, the index KL by their tokens, so
@@ -195,8 +222,9 @@ def forward_backward(model: OmniModel, batches: Sequence[Batch], spec: PretrainS
     for batch in batches:
         with torch.autocast(batch.labels.device.type, torch.bfloat16, enabled=spec.dtype == "bfloat16"):
             output = model(batch.inputs, phase=phase)
-            term = lm_loss(output.hidden, batch, model.logits, normaliser=normaliser,
-                           z_loss_weight=spec.z_loss_weight)
+            term = lm_loss(
+                output.hidden, batch, model.logits, normaliser=normaliser, z_loss_weight=spec.z_loss_weight
+            )
         kl = output.index_kl * (batch.num_tokens / num_tokens)
         (term.total + spec.index_loss_weight * kl).backward()
         terms.append(term)
@@ -204,7 +232,8 @@ def forward_backward(model: OmniModel, batches: Sequence[Batch], spec: PretrainS
         loads.append(output.expert_load.detach())
     nats_M, weight_M, count_M, log_z_squared = (
         torch.stack([getattr(term, name) for term in terms]).sum(0)
-        for name in ("nats_M", "weight_M", "count_M", "log_z_squared"))
+        for name in ("nats_M", "weight_M", "count_M", "log_z_squared")
+    )
     load = torch.stack(loads).sum(0)
     load_frac = load / load.sum(-1, keepdim=True).clamp_min(1)
     loss_nats = float(nats_M.sum()) / (normaliser or 1.0)
@@ -238,7 +267,8 @@ def summary(output_path: str) -> dict[str, Any]:
     losses = [key for key in rows[0] if key.startswith("loss/") and key.endswith("_nats")]
     seen = {key: [row[key] for row in rows if row[key] is not None] for key in losses}
     return {
-        "steps": rows[-1]["step"], "tokens/seen": rows[-1]["tokens/seen"],
+        "steps": rows[-1]["step"],
+        "tokens/seen": rows[-1]["tokens/seen"],
         "stability/skipped": sum(row["stability/skipped"] for row in rows),
         **{f"first/{key}": values[0] for key, values in seen.items() if values},
         **{f"last/{key}": values[-1] for key, values in seen.items() if values},

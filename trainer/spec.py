@@ -80,8 +80,10 @@ class PretrainSpec(BaseModel, frozen=True, extra="forbid"):
     @model_validator(mode="after")
     def _micro_divides(self) -> Self:
         if self.micro_sequences and self.batch_sequences % self.micro_sequences:
-            raise ValueError(f"micro_sequences: {self.micro_sequences} does not divide batch_sequences "
-                             f"{self.batch_sequences}")
+            raise ValueError(
+                f"micro_sequences: {self.micro_sequences} does not divide batch_sequences "
+                f"{self.batch_sequences}"
+            )
         return self
 
 

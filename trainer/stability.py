@@ -46,7 +46,7 @@ class SpikeGuard:
             reason = reason or self._spike(name, value, history)
             if math.isfinite(value):
                 history.append(value)
-                del history[:-self.window]
+                del history[: -self.window]
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if reason else 0
         return reason
 
@@ -57,8 +57,10 @@ class SpikeGuard:
             DivergedError: `MAX_SKIPPED_IN_A_ROW` steps in a row were skipped.
         """
         if self.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
-            raise DivergedError(f"{self.skipped_in_a_row} steps in a row were skipped: lower "
-                                "optimizer.learning_rate, or look at the documents that metrics.jsonl names")
+            raise DivergedError(
+                f"{self.skipped_in_a_row} steps in a row were skipped: lower "
+                "optimizer.learning_rate, or look at the documents that metrics.jsonl names"
+            )
 
     def _spike(self, name: str, value: float, history: list[float]) -> str | None:
         if len(history) < max(2, MIN_HISTORY_FRAC * self.window):

@@ -26,22 +26,25 @@ from schemas import ids
 
 HASH_SIDE = 8
 _HASH_INPUT_SIDE = 32
-_FLAT_DEVIATION = 1.0                       # grey levels; below it a picture has no structure to hash
+_FLAT_DEVIATION = 1.0  # grey levels; below it a picture has no structure to hash
 _ORIENTATION = 0x0112
-_SVG = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?"
-                  rb"(?:<!--.*?-->\s*|<!DOCTYPE[^>\[]*(?:\[.*?\])?\s*>\s*)*<svg\b", re.DOTALL | re.IGNORECASE)
+_SVG = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?"
+    rb"(?:<!--.*?-->\s*|<!DOCTYPE[^>\[]*(?:\[.*?\])?\s*>\s*)*<svg\b",
+    re.DOTALL | re.IGNORECASE,
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class DecodedImage:
     """A picture under the policy; `width` and `height` are those of `pixels`."""
 
-    pixels: Image.Image                     # mode RGB
+    pixels: Image.Image  # mode RGB
     mime: str
     width: int
     height: int
     num_frames: int
-    policy: str                             # e.g. "frame=0/12 exif=6 alpha=white icc=srgb"; may be empty
+    policy: str  # e.g. "frame=0/12 exif=6 alpha=white icc=srgb"; may be empty
     perceptual_hash: int | None
     pixels_id: str
 
@@ -60,7 +63,7 @@ def decode(data: bytes, max_pixels: int) -> DecodedImage:
         raise UnsupportedMedium("SVG drawings are not decoded")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")             # Pillow warns of what is refused or handled below
+            warnings.simplefilter("ignore")  # Pillow warns of what is refused or handled below
             return _decode(data, max_pixels)
     except DecodeError:
         raise
@@ -68,7 +71,7 @@ def decode(data: bytes, max_pixels: int) -> DecodedImage:
         raise TooManyPixels(str(error)) from error
     except UnidentifiedImageError as error:
         raise UnknownMedium("no picture in a known format") from error
-    except Exception as error:      # real files raise OSError, SyntaxError, ZeroDivisionError and many more
+    except Exception as error:  # real files raise OSError, SyntaxError, ZeroDivisionError and many more
         message = re.sub(r"\s*<?[^<\s]* object at 0x[0-9a-f]+>?", "", str(error))
         short = "truncated" in message or isinstance(error, EOFError)
         raise (TruncatedMedium if short else DamagedMedium)(f"{type(error).__name__}: {message}") from error
@@ -89,16 +92,23 @@ def _decode(data: bytes, max_pixels: int) -> DecodedImage:
             pixels, note = step(pixels)
             applied += [note] if note else []
         pixels = pixels.convert("RGB")
-    return DecodedImage(pixels, mime, pixels.width, pixels.height, num_frames, " ".join(applied),
-                        perceptual_hash(pixels), pixels_id(pixels))
-
+    return DecodedImage(
+        pixels,
+        mime,
+        pixels.width,
+        pixels.height,
+        num_frames,
+        " ".join(applied),
+        perceptual_hash(pixels),
+        pixels_id(pixels),
+    )
 
 
 def _orientation(image: Image.Image) -> str:
     """Return the EXIF orientation, 1 to 8. Loading turns TIFF files and forgets theirs, so ask before."""
     try:
         orientation = image.getexif().get(_ORIENTATION, 1)
-    except Exception:               # EXIF is a format of its own; a damaged one leaves a good picture
+    except Exception:  # EXIF is a format of its own; a damaged one leaves a good picture
         return "damaged"
     return str(orientation) if orientation in range(2, 9) else "1"
 
@@ -145,7 +155,7 @@ def _srgb(image: Image.Image) -> tuple[Image.Image, str]:
         if "srgb" in ImageCms.getProfileDescription(source).lower():
             return image, f"{note} icc=srgb".strip()
         converted = ImageCms.profileToProfile(image, source, _srgb_profile(), outputMode="RGB")
-    except Exception:               # a damaged or unfitting profile leaves a good picture
+    except Exception:  # a damaged or unfitting profile leaves a good picture
         return image, f"{note} icc=damaged".strip()
     assert converted is not None
     return converted, f"{note} icc=srgb".strip()

@@ -23,12 +23,12 @@ from datapipe.errors import DamagedMedium, DecodeError, TooManyPixels, Truncated
 def _import_decord() -> Any:
     """Return decord, or None where it has no wheel; PyAV alone reads everything.
 
-    decord loads every library below the `nvidia` package into the global namespace. Among those that torch brings is
-    NVBLAS, which then stands in for torch's CPU BLAS and crashes the first matrix product. Decoding needs none of
-    them, so the package is hidden while decord is imported.
+    decord loads every library below the `nvidia` package into the global namespace. Among those that torch
+    brings is NVBLAS, which then stands in for torch's CPU BLAS and crashes the first matrix product. Decoding
+    needs none of them, so the package is hidden while decord is imported.
     """
     hidden = sys.modules.get("nvidia")
-    sys.modules["nvidia"] = None        # type: ignore[assignment]  # None makes it count as not installed
+    sys.modules["nvidia"] = None  # type: ignore[assignment]  # None makes it count as not installed
     try:
         import decord
     except ImportError:
@@ -45,8 +45,15 @@ def _import_decord() -> Any:
 decord = _import_decord()
 
 T = TypeVar("T")
-_MIMES = (("mov,mp4", "video/mp4"), ("avi", "video/x-msvideo"), ("mpegts", "video/mp2t"),
-          ("mpeg", "video/mpeg"), ("ogg", "video/ogg"), ("flv", "video/x-flv"), ("asf", "video/x-ms-asf"))
+_MIMES = (
+    ("mov,mp4", "video/mp4"),
+    ("avi", "video/x-msvideo"),
+    ("mpegts", "video/mp2t"),
+    ("mpeg", "video/mpeg"),
+    ("ogg", "video/ogg"),
+    ("flv", "video/x-flv"),
+    ("asf", "video/x-ms-asf"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +61,14 @@ class Video:
     """What a file holds. Times are seconds from the start of the presentation, sorted."""
 
     mime: str
-    width: int                              # pixels, after rotation
+    width: int  # pixels, after rotation
     height: int
     num_frames: int
     duration_s: float
-    quarter_turns: int                      # counter-clockwise turns by 90 degrees that set frames upright
-    times_s: np.ndarray                     # [num_frames] float64
-    timestamps: tuple[int, ...]             # [num_frames] in the stream's time base
-    keyframes: tuple[int, ...]              # timestamps of the frames that decoding can start from
+    quarter_turns: int  # counter-clockwise turns by 90 degrees that set frames upright
+    times_s: np.ndarray  # [num_frames] float64
+    timestamps: tuple[int, ...]  # [num_frames] in the stream's time base
+    keyframes: tuple[int, ...]  # timestamps of the frames that decoding can start from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +115,7 @@ def _guarded(work: Callable[[], T]) -> T:
         return work()
     except DecodeError:
         raise
-    except Exception as error:      # FFmpeg and decord raise many kinds, and some files break both
+    except Exception as error:  # FFmpeg and decord raise many kinds, and some files break both
         text = str(error).strip().splitlines()
         raise DamagedMedium(f"{type(error).__name__}: {text[0] if text else ''}") from error
 
@@ -125,8 +132,11 @@ def _probe(data: bytes, max_pixels: int) -> Video:
         stream = container.streams.video[0]
         if stream.width * stream.height > max_pixels:
             raise TooManyPixels(f"frames of {stream.width} x {stream.height} pixels, more than {max_pixels}")
-        packets = sorted((p.pts, p.duration or 0, p.is_keyframe, p.is_discard)
-                         for p in container.demux(stream) if p.pts is not None and p.size > 0)
+        packets = sorted(
+            (p.pts, p.duration or 0, p.is_keyframe, p.is_discard)
+            for p in container.demux(stream)
+            if p.pts is not None and p.size > 0
+        )
         timestamps = tuple(pts for pts, _, _, is_hidden in packets if not is_hidden)
         if not timestamps:
             raise TruncatedMedium("no frame in the file")
@@ -139,8 +149,17 @@ def _probe(data: bytes, max_pixels: int) -> Video:
             raise TruncatedMedium("the first frame cannot be decoded")
         turns = round(frame.rotation / 90) % 4
         width, height = (frame.width, frame.height) if turns % 2 == 0 else (frame.height, frame.width)
-    return Video(_mime(data, container.format.name), width, height, len(timestamps),
-                 float(times_s[-1] + last_s), turns, times_s, timestamps, keyframes)
+    return Video(
+        _mime(data, container.format.name),
+        width,
+        height,
+        len(timestamps),
+        float(times_s[-1] + last_s),
+        turns,
+        times_s,
+        timestamps,
+        keyframes,
+    )
 
 
 def _announced_bytes(data: bytes) -> int:
@@ -148,16 +167,16 @@ def _announced_bytes(data: bytes) -> int:
     if data[:4] == b"RIFF":
         return 8 + int.from_bytes(data[4:8], "little")
     if (start := data.find(b"\x18\x53\x80\x67", 0, 256)) >= 0 and data.startswith(b"\x1aE\xdf\xa3"):
-        length = 9 - data[start + 4].bit_length()       # an EBML number says its length by its leading zeros
-        size = int.from_bytes(data[start + 4:start + 4 + length]) & ((1 << 7 * length) - 1)
+        length = 9 - data[start + 4].bit_length()  # an EBML number says its length by its leading zeros
+        size = int.from_bytes(data[start + 4 : start + 4 + length]) & ((1 << 7 * length) - 1)
         is_known = 0 < length <= 8 and size != (1 << 7 * length) - 1
         return start + 4 + length + size if is_known else 0
     at = 0
-    while data[4:8] == b"ftyp" and at + 8 <= len(data):     # boxes of ISO/IEC 14496-12, section 4.2
-        size, header = int.from_bytes(data[at:at + 4]), 8
+    while data[4:8] == b"ftyp" and at + 8 <= len(data):  # boxes of ISO/IEC 14496-12, section 4.2
+        size, header = int.from_bytes(data[at : at + 4]), 8
         if size == 1:
-            size, header = int.from_bytes(data[at + 8:at + 16]), 16
-        if size < header:                                   # 0: to the end of the file
+            size, header = int.from_bytes(data[at + 8 : at + 16]), 16
+        if size < header:  # 0: to the end of the file
             break
         at += size
     return at
@@ -210,12 +229,14 @@ def _by_decord(data: bytes, video: Video, wanted: list[int]) -> list[Frame] | No
         if np.abs(starts_s - starts_s[0] - (video.times_s - video.times_s[0])).max() > tolerance_s:
             return None
         frames = reader.get_batch(wanted).asnumpy()
-    except Exception:               # decord raises many kinds; PyAV decides whether the file is bad
+    except Exception:  # decord raises many kinds; PyAV decides whether the file is bad
         return None
     if frames.shape[1:] != (video.height, video.width, 3):
         return None
-    return [Frame(float(video.times_s[i]), Image.fromarray(frame))
-            for i, frame in zip(wanted, frames, strict=True)]
+    return [
+        Frame(float(video.times_s[i]), Image.fromarray(frame))
+        for i, frame in zip(wanted, frames, strict=True)
+    ]
 
 
 def _by_timestamp(data: bytes, video: Video, wanted: list[int]) -> Iterator[Frame]:

@@ -28,14 +28,27 @@ HEAD_BYTES = 1024
 _CHUNK_BYTES = 1 << 20
 _VARIABLE = re.compile(r"\$\{?\w+\}?")
 _SUFFIXES = {
-    "html": ".html .htm .xhtml .shtml", "mallard": ".page", "rst": ".rst .rest", "markdown": ".md .markdown",
-    "text": ".txt .text", "image": ".png .jpg .jpeg .jpe .gif .webp .bmp .tif .tiff .avif .jp2 .ico .svg",
+    "html": ".html .htm .xhtml .shtml",
+    "mallard": ".page",
+    "rst": ".rst .rest",
+    "markdown": ".md .markdown",
+    "text": ".txt .text",
+    "image": ".png .jpg .jpeg .jpe .gif .webp .bmp .tif .tiff .avif .jp2 .ico .svg",
     "video": ".mp4 .m4v .webm .mkv .mov .avi .mpg .mpeg .ogv .ts .flv .wmv .3gp",
 }
 _FORMAT_OF_SUFFIX = {suffix: format for format, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
-_MAGIC = ((b"\x89PNG\r\n", "image"), (b"\xff\xd8\xff", "image"), (b"GIF8", "image"), (b"BM", "image"),
-          (b"II*\0", "image"), (b"MM\0*", "image"), (b"\x1aE\xdf\xa3", "video"), (b"FLV\x01", "video"),
-          (b"\x00\x00\x01\xba", "video"), (b"OggS", "video"))
+_MAGIC = (
+    (b"\x89PNG\r\n", "image"),
+    (b"\xff\xd8\xff", "image"),
+    (b"GIF8", "image"),
+    (b"BM", "image"),
+    (b"II*\0", "image"),
+    (b"MM\0*", "image"),
+    (b"\x1aE\xdf\xa3", "video"),
+    (b"FLV\x01", "video"),
+    (b"\x00\x00\x01\xba", "video"),
+    (b"OggS", "video"),
+)
 _NO_SUCH_FILE = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL)
 _MEDIA = ("image", "video")
 
@@ -75,8 +88,10 @@ def list_files(source: SourceSpec) -> list[SourceFile]:
         listed += [(info, uri) for info, uri in media if uri not in embedded]
     if not listed:
         hint = f"; for the {len(media)} pictures and videos there, set standalone_media" if media else ""
-        raise SourceError(f"path: no document below {source.path} matches include {list(source.include)} "
-                          f"without exclude {list(source.exclude)}{hint}")
+        raise SourceError(
+            f"path: no document below {source.path} matches include {list(source.include)} "
+            f"without exclude {list(source.exclude)}{hint}"
+        )
     listed.sort(key=lambda entry: entry[1])
     return [SourceFile(uri, info.size, _hash(source, info)) for info, uri in listed]
 
@@ -137,8 +152,13 @@ def _read_image(data: bytes, uri: str) -> RawDocument:
 
 
 _READERS: dict[str, Reader] = {
-    "html": html.read, "mallard": markup.read_mallard, "rst": markup.read_rst,
-    "markdown": markup.read_markdown, "text": text.read, "image": _read_image, "video": video.read,
+    "html": html.read,
+    "mallard": markup.read_mallard,
+    "rst": markup.read_rst,
+    "markdown": markup.read_markdown,
+    "text": text.read,
+    "image": _read_image,
+    "video": video.read,
 }
 
 
@@ -169,9 +189,13 @@ def _all_files(source: SourceSpec) -> list[tuple[pafs.FileInfo, str]]:
 def _matching(source: SourceSpec) -> list[tuple[pafs.FileInfo, str]]:
     """Return the files that the globs choose, hidden ones left out."""
     include, exclude = ([_glob(p) for p in patterns] for patterns in (source.include, source.exclude))
-    return [(info, uri) for info, uri in _all_files(source)
-            if not any(part.startswith(".") for part in uri.split("/"))
-            and any(p.fullmatch(uri) for p in include) and not any(p.fullmatch(uri) for p in exclude)]
+    return [
+        (info, uri)
+        for info, uri in _all_files(source)
+        if not any(part.startswith(".") for part in uri.split("/"))
+        and any(p.fullmatch(uri) for p in include)
+        and not any(p.fullmatch(uri) for p in exclude)
+    ]
 
 
 def _glob(pattern: str) -> re.Pattern[str]:
@@ -221,5 +245,5 @@ def _hrefs(source: SourceSpec, uri: str) -> set[str]:
     """Return the files a page embeds; none when the page cannot be read, which ingest reports."""
     try:
         return {item.href for item in read(load(source, uri), uri).items if item.href}
-    except Exception:       # a fault of one file must not stop the listing; ingest quarantines it
+    except Exception:  # a fault of one file must not stop the listing; ingest quarantines it
         return set()

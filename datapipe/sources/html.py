@@ -14,40 +14,153 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode
 from datapipe.sources.items import Flow, Item, RawDocument, document, is_remote, resolve
 from datapipe.sources.text import decode
 
-_BLOCKS = frozenset((
-    "address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details", "dialog",
-    "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5",
-    "h6", "header", "hr", "html", "legend", "li", "main", "menu", "ol", "p", "pre", "section", "summary",
-    "table", "tbody", "td", "tfoot", "th", "thead", "tr", "ul",
-))
-_SKIPPED = frozenset((
-    "head", "script", "style", "template", "nav", "svg", "iframe", "object", "embed", "button", "select",
-    "textarea", "input", "datalist", "canvas", "audio", "map", "annotation", "annotation-xml",
-))
-_SKIPPED_CLASSES = frozenset((
-    "navheader", "navfooter", "toc", "sphinxsidebar", "sphinxsidebarwrapper", "related", "headerlink",
-    "breadcrumb", "breadcrumbs", "navbar", "skip-link", "system-message", "mw-editsection",
-))
+_BLOCKS = frozenset(
+    (
+        "address",
+        "article",
+        "aside",
+        "blockquote",
+        "body",
+        "caption",
+        "center",
+        "dd",
+        "details",
+        "dialog",
+        "div",
+        "dl",
+        "dt",
+        "fieldset",
+        "figcaption",
+        "figure",
+        "footer",
+        "form",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "header",
+        "hr",
+        "html",
+        "legend",
+        "li",
+        "main",
+        "menu",
+        "ol",
+        "p",
+        "pre",
+        "section",
+        "summary",
+        "table",
+        "tbody",
+        "td",
+        "tfoot",
+        "th",
+        "thead",
+        "tr",
+        "ul",
+    )
+)
+_SKIPPED = frozenset(
+    (
+        "head",
+        "script",
+        "style",
+        "template",
+        "nav",
+        "svg",
+        "iframe",
+        "object",
+        "embed",
+        "button",
+        "select",
+        "textarea",
+        "input",
+        "datalist",
+        "canvas",
+        "audio",
+        "map",
+        "annotation",
+        "annotation-xml",
+    )
+)
+_SKIPPED_CLASSES = frozenset(
+    (
+        "navheader",
+        "navfooter",
+        "toc",
+        "sphinxsidebar",
+        "sphinxsidebarwrapper",
+        "related",
+        "headerlink",
+        "breadcrumb",
+        "breadcrumbs",
+        "navbar",
+        "skip-link",
+        "system-message",
+        "mw-editsection",
+    )
+)
 _SKIPPED_ARIA_ROLES = frozenset(("navigation", "banner", "contentinfo", "search"))
-_FIGURE_CLASSES = frozenset((
-    "figure", "informalfigure", "mediaobject", "imageblock", "videoblock", "wp-caption", "thumb",
-    "gallerybox", "screenshot", "equation", "example", "listingblock", "tableblock", "exampleblock",
-))
+_FIGURE_CLASSES = frozenset(
+    (
+        "figure",
+        "informalfigure",
+        "mediaobject",
+        "imageblock",
+        "videoblock",
+        "wp-caption",
+        "thumb",
+        "gallerybox",
+        "screenshot",
+        "equation",
+        "example",
+        "listingblock",
+        "tableblock",
+        "exampleblock",
+    )
+)
 _CAPTION_CLASSES = frozenset(("caption", "wp-caption-text", "thumbcaption", "figure-caption", "gallerytext"))
 _ADMONITIONS = frozenset(("note", "tip", "warning", "caution", "important", "admonition", "admonitionblock"))
-_ROLES = {**dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), "heading"), "pre": "code", "li": "list_item",
-          "dt": "list_item", "dd": "paragraph", "blockquote": "paragraph", "figcaption": "caption",
-          "caption": "caption", "td": "paragraph", "th": "paragraph"}
-_LAZY_SOURCES = ("data-src", "data-original", "data-lazy-src", "data-lazy", "data-original-src",
-                 "data-hi-res-src", "data-full-src", "data-src-fg", "data-gt-lazy-src", "data-lateloadsrc",
-                 "data-img-src", "data-scroll-image")
-_PLACEHOLDER = re.compile(r"(?:^|[/._-])(?:spacer|blank|placeholder|pixel|transparent|loading|lazy|1x1|clear)"
-                          r"(?:[._-][^/]*)?\.(?:gif|png|svg|jpe?g|webp)$", re.IGNORECASE)
+_ROLES = {
+    **dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), "heading"),
+    "pre": "code",
+    "li": "list_item",
+    "dt": "list_item",
+    "dd": "paragraph",
+    "blockquote": "paragraph",
+    "figcaption": "caption",
+    "caption": "caption",
+    "td": "paragraph",
+    "th": "paragraph",
+}
+_LAZY_SOURCES = (
+    "data-src",
+    "data-original",
+    "data-lazy-src",
+    "data-lazy",
+    "data-original-src",
+    "data-hi-res-src",
+    "data-full-src",
+    "data-src-fg",
+    "data-gt-lazy-src",
+    "data-lateloadsrc",
+    "data-img-src",
+    "data-scroll-image",
+)
+_PLACEHOLDER = re.compile(
+    r"(?:^|[/._-])(?:spacer|blank|placeholder|pixel|transparent|loading|lazy|1x1|clear)"
+    r"(?:[._-][^/]*)?\.(?:gif|png|svg|jpe?g|webp)$",
+    re.IGNORECASE,
+)
 _MAX_PLACEHOLDER_CHARS = 1024
 _META_CHARSET = re.compile(rb"<meta[^>]+charset\s*=\s*[\"']?\s*([\w:.-]+)", re.IGNORECASE)
 _XML_ENCODING = re.compile(rb"^\s*<\?xml[^>]*encoding\s*=\s*[\"']([\w:.-]+)", re.IGNORECASE)
-_SELF_CLOSED = re.compile(r"<(?!(?:area|base|br|col|embed|hr|img|input|link|meta|param|source|track|wbr)\b)"
-                          r"([a-zA-Z][\w:-]*)((?:\s[^<>]*?)?)\s*/>")
+_SELF_CLOSED = re.compile(
+    r"<(?!(?:area|base|br|col|embed|hr|img|input|link|meta|param|source|track|wbr)\b)"
+    r"([a-zA-Z][\w:-]*)((?:\s[^<>]*?)?)\s*/>"
+)
 _SRCSET_ENTRY = re.compile(r"\s*([^\s,]\S*[^\s,]|[^\s,])(?:\s+([\d.]+)([wx]))?[^,]*(?:,|$)")
 
 
@@ -66,8 +179,9 @@ def read(data: bytes, uri: str) -> RawDocument:
     return read_page(text, uri, "html")
 
 
-def read_page(text: str, uri: str, format: str, title: str | None = None,
-              lang: str | None = None) -> RawDocument:
+def read_page(
+    text: str, uri: str, format: str, title: str | None = None, lang: str | None = None
+) -> RawDocument:
     """Read the characters of an HTML page or fragment, also one that another markup was turned into.
 
     Raises:
@@ -106,8 +220,8 @@ class _Walk:
     def __init__(self, base: str) -> None:
         self.base = base
         self.flow = Flow()
-        self.depth = {"pre": 0, "table": 0, "figure": 0, "section": 0}      # how many of each are open
-        self.placeholder: Item | None = None    # a picture whose real address may follow in a <noscript>
+        self.depth = {"pre": 0, "table": 0, "figure": 0, "section": 0}  # how many of each are open
+        self.placeholder: Item | None = None  # a picture whose real address may follow in a <noscript>
 
     def run(self, root: LexborNode) -> None:
         open_elements: list[tuple[LexborNode, list[str]]] = []
@@ -142,8 +256,11 @@ class _Walk:
             return None
         attributes = node.attributes
         classes = frozenset((attributes.get("class") or "").split())
-        if (_is_hidden(attributes) or classes & _SKIPPED_CLASSES
-                or self.is_page_furniture(tag, node, attributes)):
+        if (
+            _is_hidden(attributes)
+            or classes & _SKIPPED_CLASSES
+            or self.is_page_furniture(tag, node, attributes)
+        ):
             return None
         return self.open(tag, node, classes) if tag in _BLOCKS else []
 
@@ -151,8 +268,11 @@ class _Walk:
         """Return whether an element is the page's header or footer, not that of an article on it."""
         if attributes.get("role") in _SKIPPED_ARIA_ROLES:
             return node.css_first("h1") is None
-        return tag in ("header", "footer") and not self.depth["section"] and (
-            tag == "footer" or node.css_first("h1") is None)
+        return (
+            tag in ("header", "footer")
+            and not self.depth["section"]
+            and (tag == "footer" or node.css_first("h1") is None)
+        )
 
     def open(self, tag: str, node: LexborNode, classes: frozenset[str]) -> list[str]:
         marks: list[str] = []
@@ -167,8 +287,15 @@ class _Walk:
                 self.flow.open_figure()
                 marks.append("figure")
             self.flow.open(self.role(tag, classes))
-            marks += [m for m in ("block", "pre" if tag == "pre" else "",
-                                  "section" if tag in ("article", "main", "section") else "") if m]
+            marks += [
+                m
+                for m in (
+                    "block",
+                    "pre" if tag == "pre" else "",
+                    "section" if tag in ("article", "main", "section") else "",
+                )
+                if m
+            ]
         for mark in marks:
             if mark in self.depth:
                 self.depth[mark] += 1
@@ -211,7 +338,7 @@ class _Walk:
                 self.take_fallback(image)
         elif tag == "img" and not _is_hidden(node.attributes):
             if self.depth["pre"]:
-                self.flow.write(node.attributes.get("alt") or "")       # a callout: code stays whole
+                self.flow.write(node.attributes.get("alt") or "")  # a callout: code stays whole
             elif (item := self.picture(node)) is not None:
                 self.flow.medium(item, node.attributes.get("alt"))
 
@@ -242,8 +369,11 @@ class _Walk:
         if item is None:
             return
         self.flow.medium(item, node.attributes.get("aria-label") or node.attributes.get("title"))
-        tracks = [t.attributes for t in node.css("track[src]")
-                  if t.attributes.get("kind", "subtitles") in ("subtitles", "captions")]
+        tracks = [
+            t.attributes
+            for t in node.css("track[src]")
+            if t.attributes.get("kind", "subtitles") in ("subtitles", "captions")
+        ]
         if tracks:
             best = min(tracks, key=lambda t: "default" not in t)
             self.flow.add([Item("text", "transcript", href=resolve(self.base, best["src"] or ""))])
@@ -279,8 +409,11 @@ def _best_source(node: LexborNode) -> str | None:
     sets = [attributes.get("data-srcset"), attributes.get("srcset")]
     parent = node.parent
     if parent is not None and parent.tag == "picture":
-        sets += [s.attributes.get("data-srcset") or s.attributes.get("srcset") for s in parent.css("source")
-                 if not s.attributes.get("media")]
+        sets += [
+            s.attributes.get("data-srcset") or s.attributes.get("srcset")
+            for s in parent.css("source")
+            if not s.attributes.get("media")
+        ]
     candidates = [(link, size) for s in sets for link, size in _srcset(s or "")]
     ordered = [link for link, _ in sorted(candidates, key=lambda c: -c[1])]
     links = [*ordered, *(attributes.get(name) for name in _LAZY_SOURCES), attributes.get("src")]
@@ -306,7 +439,7 @@ def _from_link(base: str, link: str, kind: str) -> Item | None:
     if not link.startswith("data:"):
         href = resolve(base, link)
         return Item(kind, "figure", href=href) if href else None
-    header, _, body = link[len("data:"):].partition(",")
+    header, _, body = link[len("data:") :].partition(",")
     try:
         data = unquote_to_bytes(body)
         if header.endswith(";base64"):

@@ -14,7 +14,7 @@ from datapipe.errors import EmptyDocument
 LINE_BREAK = "\N{LINE SEPARATOR}"
 _SPACES = re.compile(r"[^\S" + LINE_BREAK + r"]+")
 _REMOTE = re.compile(r"(?:[a-zA-Z][a-zA-Z0-9+.-]*:|//)")
-_SENTENCE_ENDS = ".!?\u2026\u3002\uff01\uff1f"       # with the ellipsis and the full-width forms
+_SENTENCE_ENDS = ".!?\u2026\u3002\uff01\uff1f"  # with the ellipsis and the full-width forms
 _RUNS_ON = ",.;:!?)]\u3001\u3002\uff0c\uff09"
 _BRACKETED = re.compile(r"\[[^\]]*\]")
 
@@ -64,8 +64,9 @@ def document(format: str, title: str | None, lang: str | None, items: list[Item]
     if not items:
         raise EmptyDocument("the file has neither text nor media")
     tag = (lang or "").strip().lower().replace("_", "-").split("-")[0]
-    return RawDocument(format, prose(title or "") or None, tag if re.fullmatch("[a-z]{2,3}", tag) else None,
-                       tuple(items))
+    return RawDocument(
+        format, prose(title or "") or None, tag if re.fullmatch("[a-z]{2,3}", tag) else None, tuple(items)
+    )
 
 
 def prose(text: str) -> str:
@@ -101,8 +102,8 @@ class Flow:
         self.items: list[Item] = []
         self._roles: list[str | None] = ["paragraph"]
         self._text: list[str | _Picture] = []
-        self._figures: list[int] = []               # where each open figure starts in `items`
-        self._rows: list[str] | None = None         # rows of the open data table
+        self._figures: list[int] = []  # where each open figure starts in `items`
+        self._rows: list[str] | None = None  # rows of the open data table
         self._cells: list[str] = []
         self._row_media: list[Item] = []
 
@@ -159,7 +160,7 @@ class Flow:
         self._end_text()
         start = self._figures.pop()
         if self._figures:
-            return                                  # the outermost figure has all captions
+            return  # the outermost figure has all captions
         said = " ".join(_words(i.text) for i in self.items[start:] if i.role == "caption")
         kept = []
         for item in self.items[start:]:
@@ -190,7 +191,7 @@ class Flow:
         assert self._rows is not None
         if rest := self._cell_text():
             self._cells.append(rest)
-        if any(self._cells):                        # an empty cell keeps its column, unless it held a picture
+        if any(self._cells):  # an empty cell keeps its column, unless it held a picture
             cells = [c for c in self._cells if c] if self._row_media else self._cells
             self._rows.append(" | ".join(cells))
         self._cells, media, self._row_media = [], self._row_media, []
@@ -248,7 +249,7 @@ class Flow:
         text = raw.replace(LINE_BREAK, "\n").strip("\n").rstrip() if role == "code" else prose(raw)
         if text.strip():
             self.items.append(Item("text", role, text=text))
-            if role == "list_item":                 # what follows in the same list item is no other one
+            if role == "list_item":  # what follows in the same list item is no other one
                 self._roles[self._role_place()] = "paragraph"
 
     def _role(self) -> str:

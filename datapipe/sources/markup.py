@@ -20,28 +20,81 @@ from datapipe.sources.text import decode
 
 MALLARD = "http://projectmallard.org/1.0/"
 _TTML = "http://www.w3.org/ns/ttml"
-_PREFIXES = {None: MALLARD, "its": "http://www.w3.org/2005/11/its", "tt": _TTML,
-             "if": "http://projectmallard.org/if/1.0/", "uix": "http://projectmallard.org/experimental/ui/",
-             "xlink": "http://www.w3.org/1999/xlink"}
+_PREFIXES = {
+    None: MALLARD,
+    "its": "http://www.w3.org/2005/11/its",
+    "tt": _TTML,
+    "if": "http://projectmallard.org/if/1.0/",
+    "uix": "http://projectmallard.org/experimental/ui/",
+    "xlink": "http://www.w3.org/1999/xlink",
+}
 _IF_TEST = "{http://projectmallard.org/if/1.0/}test"
 _TRUE_CONDITIONS = frozenset(("target:html", "target:xhtml"))
 _MALLARD_SKIPPED = frozenset(("info", "comment", "links", "thumb", "cite", "rules", "include"))
 _MALLARD_BLOCKS: dict[str, str | None] = {
-    "title": "heading", "subtitle": "heading", "desc": "caption", "item": "list_item", "screen": "code",
+    "title": "heading",
+    "subtitle": "heading",
+    "desc": "caption",
+    "item": "list_item",
+    "screen": "code",
     "quote": "paragraph",
-    **dict.fromkeys(("p", "synopsis", "note", "section", "list", "steps", "terms", "tree", "example",
-                     "listing", "thead", "tbody", "tfoot", "when", "else", "if", "div")),
+    **dict.fromkeys(
+        (
+            "p",
+            "synopsis",
+            "note",
+            "section",
+            "list",
+            "steps",
+            "terms",
+            "tree",
+            "example",
+            "listing",
+            "thead",
+            "tbody",
+            "tfoot",
+            "when",
+            "else",
+            "if",
+            "div",
+        )
+    ),
 }
-_CODE_PARENTS = frozenset(("page", "section", "item", "note", "example", "figure", "listing", "quote", "td",
-                           "th", "when", "else", "if", "synopsis"))
+_CODE_PARENTS = frozenset(
+    (
+        "page",
+        "section",
+        "item",
+        "note",
+        "example",
+        "figure",
+        "listing",
+        "quote",
+        "td",
+        "th",
+        "when",
+        "else",
+        "if",
+        "synopsis",
+    )
+)
 _RST_SETTINGS: dict[str, Any] = {
-    "file_insertion_enabled": False, "raw_enabled": True, "report_level": 5, "halt_level": 5,
-    "warning_stream": False, "syntax_highlight": "none", "_disable_config": True, "embed_stylesheet": False,
-    "math_output": "LaTeX", "initial_header_level": 2,
+    "file_insertion_enabled": False,
+    "raw_enabled": True,
+    "report_level": 5,
+    "halt_level": 5,
+    "warning_stream": False,
+    "syntax_highlight": "none",
+    "_disable_config": True,
+    "embed_stylesheet": False,
+    "math_output": "LaTeX",
+    "initial_header_level": 2,
 }
-_UNKNOWN_RST_ROLE = re.compile(             # outside of code, which is matched first and kept
+_UNKNOWN_RST_ROLE = re.compile(  # outside of code, which is matched first and kept
     r'<pre\b.*?</pre>|<(?:span|code) class="[^"]*\bliteral\b.*?</(?:span|code)>'
-    r"|:[\w+.-]+(?::[\w+.-]+)*:`[~!]?([^`]*?)(?:\s*&lt;[^`]*?&gt;)?`", re.DOTALL)
+    r"|:[\w+.-]+(?::[\w+.-]+)*:`[~!]?([^`]*?)(?:\s*&lt;[^`]*?&gt;)?`",
+    re.DOTALL,
+)
 _FRONT_MATTER = re.compile(r"\A---[^\S\n]*\n(.*?)\n---[^\S\n]*(?:\n|\Z)", re.DOTALL)
 
 
@@ -70,7 +123,7 @@ def read_markdown(data: bytes, uri: str) -> RawDocument:
     fields: dict[str, str] = {}
     if front is not None:
         fields = dict(re.findall(r"^(title|lang):\s*[\"']?(.*?)[\"']?\s*$", front.group(1), re.MULTILINE))
-        text = text[front.end():]
+        text = text[front.end() :]
     body = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text)
     return read_page(body, uri, "markdown", title=fields.get("title"), lang=fields.get("lang"))
 
@@ -198,7 +251,7 @@ class _MallardWalk:
         text = comment.text or ""
         if "<media" not in text or f'"{_TTML}"' not in text:
             return
-        wrapped = _parse_fragment(text[text.find("<"):])
+        wrapped = _parse_fragment(text[text.find("<") :])
         if wrapped is not None:
             self.block(wrapped, None)
 
@@ -224,5 +277,10 @@ def _holds(test: str | None) -> bool:
     """
     if test is None:
         return True
-    return any(all((token[1:] not in _TRUE_CONDITIONS) if token.startswith("!") else token in _TRUE_CONDITIONS
-                   for token in part.split()) for part in test.split(","))
+    return any(
+        all(
+            (token[1:] not in _TRUE_CONDITIONS) if token.startswith("!") else token in _TRUE_CONDITIONS
+            for token in part.split()
+        )
+        for part in test.split(",")
+    )

@@ -12,8 +12,13 @@ from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 from datapipe.errors import NotText
 from datapipe.sources.items import Item, RawDocument, document
 
-_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"),
-          (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
 _SYMBOL_IN_WORD = re.compile(r"[^\W\d_][\xa1-\xb9\xbb-\xbf\xd7\xf7](?=[^\W\d_])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _MAX_CONTROL_FRAC = 0.01
@@ -54,12 +59,12 @@ def decode(data: bytes, declared: str | None = None) -> str:
     """
     for mark, encoding in _MARKS:
         if data.startswith(mark):
-            return _checked(data[len(mark):].decode(encoding, errors="replace"))
+            return _checked(data[len(mark) :].decode(encoding, errors="replace"))
     if b"\0" in data:
         return _checked(_decode_utf16(data))
     encodings = ["utf-8", _known(declared) or "ascii"]
     if (declared or "").lower().startswith("iso-2022"):
-        encodings.reverse()                         # seven-bit, so always valid UTF-8 too
+        encodings.reverse()  # seven-bit, so always valid UTF-8 too
     for encoding in encodings:
         try:
             return _checked(data.decode(encoding))
@@ -93,9 +98,9 @@ def _decode_detected(data: bytes) -> str:
     encoding = detect_encoding(data) or "cp1252"
     western = data.decode("cp1252", errors="replace")
     if encoding.lower().replace("-", "").startswith("iso8859") and not _SYMBOL_IN_WORD.search(western):
-        return western                  # the detector takes short windows-1252 texts for a sibling of it
+        return western  # the detector takes short windows-1252 texts for a sibling of it
     if encoding == "cp1252" and _SYMBOL_IN_WORD.search(western):
-        encoding = "iso8859-2"          # and the other way round: no word has a pound sign inside
+        encoding = "iso8859-2"  # and the other way round: no word has a pound sign inside
     try:
         return data.decode(encoding, errors="replace")
     except LookupError:

@@ -56,8 +56,11 @@ def captioned(video: Item, captions: list[Caption]) -> list[Item]:
         if caption.t_end_s > start_s:
             items.append(dataclasses.replace(video, t_start_s=start_s, t_end_s=caption.t_end_s))
             at_s = caption.t_end_s
-        items.append(Item("text", "transcript", text=caption.text, t_start_s=caption.t_start_s,
-                          t_end_s=caption.t_end_s))
+        items.append(
+            Item(
+                "text", "transcript", text=caption.text, t_start_s=caption.t_start_s, t_end_s=caption.t_end_s
+            )
+        )
     return [*items, dataclasses.replace(video, t_start_s=at_s, t_end_s=None)]
 
 
@@ -88,10 +91,15 @@ def _from_cues(text: str) -> list[Caption]:
         timing = _TIMING.search(block)
         if timing is None or block.lstrip().startswith(("NOTE", "STYLE", "REGION")):
             continue
-        words = block[timing.end():].partition("\n")[2]
+        words = block[timing.end() :].partition("\n")[2]
         hours, minutes, seconds, *end = timing.groups()
-        captions.append(Caption(_clock(hours, minutes, seconds), _clock(*end),
-                                html.unescape(re.sub(r"<[^>]*>|\{\\[^}]*\}", "", words))))
+        captions.append(
+            Caption(
+                _clock(hours, minutes, seconds),
+                _clock(*end),
+                html.unescape(re.sub(r"<[^>]*>|\{\\[^}]*\}", "", words)),
+            )
+        )
     return _tidy(captions)
 
 
@@ -109,8 +117,9 @@ def from_ttml(root: etree._Element) -> list[Caption]:
     return _tidy(_ttml_captions(root, 0.0, None, rates))
 
 
-def _ttml_captions(element: etree._Element, start_s: float, end_s: float | None,
-                   rates: dict[str, float]) -> list[Caption]:
+def _ttml_captions(
+    element: etree._Element, start_s: float, end_s: float | None, rates: dict[str, float]
+) -> list[Caption]:
     begin, end, duration = (_ttml_time(element.get(n), rates) for n in ("begin", "end", "dur"))
     inner_start = start_s + (begin or 0.0)
     inner_end = end_s

@@ -21,10 +21,11 @@ from schemas import document
 
 VERSION = "1"
 
-VERBATIM_ROLES = frozenset({"code", "table", "system", "user", "assistant", "thinking", "tool_call",
-                            "tool_result"})
+VERBATIM_ROLES = frozenset(
+    {"code", "table", "system", "user", "assistant", "thinking", "tool_call", "tool_result"}
+)
 NO_PROSE_ROLES = frozenset({"code", "table", "tool_call", "tool_result"})
-MAX_LANG_CHARACTERS = 10_000        # of prose the detector reads; more does not change its answer
+MAX_LANG_CHARACTERS = 10_000  # of prose the detector reads; more does not change its answer
 
 _LINE_END = re.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
 # Control characters but tab and newline, byte order mark, soft hyphen, and what is no character.
@@ -34,8 +35,10 @@ _SPACE_AT_LINE_END = re.compile(r" ?\n ?")
 _BLANK_LINES = re.compile(r"\n{3,}")
 
 # Scripts written without spaces: one character counts as one word. Thai, Lao, Myanmar, Khmer, kana and Han.
-_UNSPACED = ("\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
-             "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff")
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
 _PUNCTUATION = r"!-/:-@\[-`{-~\u00a1-\u00bf\u2000-\u206f\u3000-\u303f\uff00-\uff0f\uff1a-\uff20"
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_PUNCTUATION}{_UNSPACED}]+")
 
@@ -76,10 +79,18 @@ def _clean_row(row: Row, spec: CleanSpec) -> Row:
     after = [{**s, "text": repaired(s["text"], s["role"])} if s["kind"] == "text" else s for s in before]
     kept = [number for number, segment in enumerate(after) if segment["text"] != ""]
     place = {number: new for new, number in enumerate(kept)}
-    masks = [moved for mask in row["masks"] if mask["segment"] in place
-             if (moved := _moved(mask, before[mask["segment"]], after[mask["segment"]], place)) is not None]
-    row = {**row, "title": " ".join(repaired(row["title"] or "", "heading").split()) or None,
-           "segments": [after[number] for number in kept], "masks": masks}
+    masks = [
+        moved
+        for mask in row["masks"]
+        if mask["segment"] in place
+        if (moved := _moved(mask, before[mask["segment"]], after[mask["segment"]], place)) is not None
+    ]
+    row = {
+        **row,
+        "title": " ".join(repaired(row["title"] or "", "heading").split()) or None,
+        "segments": [after[number] for number in kept],
+        "masks": masks,
+    }
     row |= _language(row, spec)
     return {**row, "drop_reason": row["drop_reason"] or _drop_reason(row, spec)}
 
@@ -141,7 +152,7 @@ def _moved_edge(edge: int, side: str, before: str, after: str, role: str) -> int
     while 0 < edge < len(before) and not _is_boundary(before, edge):
         edge += step
     moved = min(len(repaired(before[:edge], role)), len(after))
-    if side == "start" and not before[edge:edge + 1].isspace():
+    if side == "start" and not before[edge : edge + 1].isspace():
         while moved < len(after) and after[moved].isspace():
             moved += 1
     return moved

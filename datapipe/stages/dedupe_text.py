@@ -35,21 +35,25 @@ from schemas import document, ids
 
 VERSION = "1"
 
-SIGNATURES = pa.schema([
-    pa.field("doc_id", pa.string(), nullable=False),
-    pa.field("text_id", pa.string(), nullable=False),       # hash of the normalised text
-    pa.field("media_id", pa.string(), nullable=False),      # hash of the media ids in order
-    pa.field("num_words", pa.int32(), nullable=False),
-    pa.field("num_characters", pa.int64(), nullable=False),
-    pa.field("num_media", pa.int32(), nullable=False),
-    pa.field("minhash", pa.list_(pa.uint32())),             # null where the text is shorter than a shingle
-])
-CLUSTERS = pa.schema([
-    pa.field("doc_id", pa.string(), nullable=False),
-    pa.field("cluster_id", pa.string()),                    # doc_id of the representative; null for one alone
-    pa.field("cluster_size", pa.int64(), nullable=False),
-    pa.field("duplicate", pa.string()),                     # exact, near; null for the document that stays
-])
+SIGNATURES = pa.schema(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("text_id", pa.string(), nullable=False),  # hash of the normalised text
+        pa.field("media_id", pa.string(), nullable=False),  # hash of the media ids in order
+        pa.field("num_words", pa.int32(), nullable=False),
+        pa.field("num_characters", pa.int64(), nullable=False),
+        pa.field("num_media", pa.int32(), nullable=False),
+        pa.field("minhash", pa.list_(pa.uint32())),  # null where the text is shorter than a shingle
+    ]
+)
+CLUSTERS = pa.schema(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("cluster_id", pa.string()),  # doc_id of the representative; null for one alone
+        pa.field("cluster_size", pa.int64(), nullable=False),
+        pa.field("duplicate", pa.string()),  # exact, near; null for the document that stays
+    ]
+)
 
 Array = npt.NDArray[Any]
 
@@ -62,9 +66,16 @@ def signatures(batch: pa.RecordBatch, spec: DedupeTextSpec) -> pa.RecordBatch:
         found = words(text)
         shown = [s["media_id"] for s in row["segments"] if s["media_id"] is not None]
         shingles.append(_shingles(found, spec.shingle_words))
-        rows.append({"doc_id": row["doc_id"], "text_id": ids.content_id(text.encode()),
-                     "media_id": ids.content_id("\0".join(shown).encode()), "num_words": len(found),
-                     "num_characters": len(text), "num_media": len(shown)})
+        rows.append(
+            {
+                "doc_id": row["doc_id"],
+                "text_id": ids.content_id(text.encode()),
+                "media_id": ids.content_id("\0".join(shown).encode()),
+                "num_words": len(found),
+                "num_characters": len(text),
+                "num_media": len(shown),
+            }
+        )
     digests = RMinHash.digests_from_token_sets(shingles, spec.num_permutations, spec.seed)
     for row, tokens, digest in zip(rows, shingles, digests, strict=True):
         row["minhash"] = digest if tokens else None
@@ -76,8 +87,9 @@ def cluster(signatures: pa.Table, spec: DedupeTextSpec) -> pa.Table:
 
     Memory: the signatures, 4 bytes a permutation and document, and one copy of a band at a time.
     """
-    table = signatures.sort_by([("num_characters", "descending"), ("num_media", "descending"),
-                                ("doc_id", "ascending")])
+    table = signatures.sort_by(
+        [("num_characters", "descending"), ("num_media", "descending"), ("doc_id", "ascending")]
+    )
     if table.num_rows == 0:
         return CLUSTERS.empty_table()
     table = table.combine_chunks()
@@ -93,9 +105,15 @@ def cluster(signatures: pa.Table, spec: DedupeTextSpec) -> pa.Table:
         clusters.join(left, right)
     roots = [clusters.root(row) for row in range(len(doc_ids))]
     sizes = np.bincount(roots, minlength=len(roots))
-    rows = [{"doc_id": doc_ids[row], "cluster_id": doc_ids[root] if sizes[root] > 1 else None,
-             "cluster_size": int(sizes[root]), "duplicate": _kind(row, root, first_copy[row])}
-            for row, root in enumerate(roots)]
+    rows = [
+        {
+            "doc_id": doc_ids[row],
+            "cluster_id": doc_ids[root] if sizes[root] > 1 else None,
+            "cluster_size": int(sizes[root]),
+            "duplicate": _kind(row, root, first_copy[row]),
+        }
+        for row, root in enumerate(roots)
+    ]
     return pa.Table.from_pylist(rows, schema=CLUSTERS).sort_by("doc_id")
 
 
@@ -107,8 +125,10 @@ def mark(batch: pa.RecordBatch, clusters: pa.Table, spec: DedupeTextSpec) -> pa.
     mine = clusters.filter(pc.is_in(clusters["doc_id"], value_set=batch["doc_id"]))
     by_id = {row["doc_id"]: row for row in mine.to_pylist()}
     found = [by_id[doc_id] for doc_id in batch["doc_id"].to_pylist()]
-    reasons = [old or (f"duplicate_{row['duplicate']}" if row["duplicate"] else None)
-               for old, row in zip(batch["drop_reason"].to_pylist(), found, strict=True)]
+    reasons = [
+        old or (f"duplicate_{row['duplicate']}" if row["duplicate"] else None)
+        for old, row in zip(batch["drop_reason"].to_pylist(), found, strict=True)
+    ]
     columns = {name: batch[name] for name in document.SCHEMA.names}
     columns["cluster_id"] = pa.array([row["cluster_id"] for row in found], pa.string())
     columns["drop_reason"] = pa.array(reasons, pa.string())
@@ -123,7 +143,7 @@ def _normalised(text: str) -> str:
 
 
 def _shingles(found: list[str], size: int) -> list[str]:
-    return [" ".join(found[start:start + size]) for start in range(len(found) - size + 1)]
+    return [" ".join(found[start : start + size]) for start in range(len(found) - size + 1)]
 
 
 # ---- all documents, as rows in the order of the representative's key
@@ -150,8 +170,10 @@ def _first_copies(table: pa.Table, spec: DedupeTextSpec) -> list[int]:
     """Return for each row the first row with the same text (and, for short texts, the same media)."""
     first: dict[tuple[str, str], int] = {}
     keys = zip(*(table[name].to_pylist() for name in ("text_id", "media_id", "num_words")), strict=True)
-    return [first.setdefault((text_id, media_id if num_words < spec.min_words_without_media else ""), row)
-            for row, (text_id, media_id, num_words) in enumerate(keys)]
+    return [
+        first.setdefault((text_id, media_id if num_words < spec.min_words_without_media else ""), row)
+        for row, (text_id, media_id, num_words) in enumerate(keys)
+    ]
 
 
 def _near_pairs(table: pa.Table, first_copy: list[int], spec: DedupeTextSpec) -> list[tuple[int, int]]:
@@ -165,7 +187,7 @@ def _near_pairs(table: pa.Table, first_copy: list[int], spec: DedupeTextSpec) ->
     width = spec.num_permutations // spec.num_bands
     pairs: list[tuple[int, int]] = []
     for start in range(0, spec.num_permutations, width):
-        for bucket in _buckets(minhash[:, start:start + width]):
+        for bucket in _buckets(minhash[:, start : start + width]):
             pairs += _bucket_pairs(bucket, minhash, is_long, media, spec.min_similarity)
     return [(int(rows[left]), int(rows[right])) for left, right in pairs]
 
@@ -180,8 +202,9 @@ def _buckets(band: Array) -> list[Array]:
     return [bucket for bucket in np.split(order, edges) if len(bucket) > 1]
 
 
-def _bucket_pairs(bucket: Array, minhash: Array, is_long: Array, media: Array,
-                  min_similarity: float) -> list[tuple[int, int]]:
+def _bucket_pairs(
+    bucket: Array, minhash: Array, is_long: Array, media: Array, min_similarity: float
+) -> list[tuple[int, int]]:
     """Return near-duplicate pairs of a bucket that connect its components.
 
     Each row is compared with those that no earlier one reached, so a bucket of one cluster costs one pass.

@@ -62,9 +62,11 @@ def ingest(files: Sequence[SourceFile], source: SourceSpec, spec: IngestSpec, lo
         except Exception as error:  # the border of one bad input: whatever it raises, the others go on
             partition.forget_media_after(num_media)
             partition.reject(file.uri, file.content_id, error)
-    tables = Ingested(pa.Table.from_pylist(partition.documents, schema=document.SCHEMA),
-                      pa.Table.from_pylist(list(partition.media.values()), schema=media.SCHEMA),
-                      pa.Table.from_pylist(partition.rejected, schema=quarantine.SCHEMA))
+    tables = Ingested(
+        pa.Table.from_pylist(partition.documents, schema=document.SCHEMA),
+        pa.Table.from_pylist(list(partition.media.values()), schema=media.SCHEMA),
+        pa.Table.from_pylist(partition.rejected, schema=quarantine.SCHEMA),
+    )
     document.validate(tables.documents)
     media.validate(tables.media)
     quarantine.validate(tables.quarantine)
@@ -77,9 +79,9 @@ class _Partition:
     def __init__(self, collection: str, license: str | None, spec: IngestSpec, load: Load) -> None:
         self.collection, self.license, self.spec, self.load = collection, license, spec, load
         self.documents: list[Row] = []
-        self.media: dict[str, Row] = {}             # by media_id, in the order of first use
+        self.media: dict[str, Row] = {}  # by media_id, in the order of first use
         self.rejected: list[Row] = []
-        self.seen: dict[str, str | None] = {}       # media_id by href
+        self.seen: dict[str, str | None] = {}  # media_id by href
 
     def read(self, file: SourceFile) -> None:
         if file.size_bytes > self.spec.max_file_bytes:
@@ -88,16 +90,34 @@ class _Partition:
         segments = [s for item in self.with_captions(raw.items) if (s := self.segment(item)) is not None]
         if raw.format in ("image", "video"):
             self.check_usable(segments)
-        self.documents.append({
-            "doc_id": ids.document_id(self.collection, file.uri, file.content_id), "uri": file.uri,
-            "collection": self.collection, "format": raw.format, "license": self.license, "title": raw.title,
-            "lang": raw.lang, "lang_prob": None, "segments": segments, "masks": [], "cluster_id": None,
-            "drop_reason": None})
+        self.documents.append(
+            {
+                "doc_id": ids.document_id(self.collection, file.uri, file.content_id),
+                "uri": file.uri,
+                "collection": self.collection,
+                "format": raw.format,
+                "license": self.license,
+                "title": raw.title,
+                "lang": raw.lang,
+                "lang_prob": None,
+                "segments": segments,
+                "masks": [],
+                "cluster_id": None,
+                "drop_reason": None,
+            }
+        )
 
     def reject(self, uri: str, content_id: str | None, error: Exception) -> None:
-        self.rejected.append({
-            "uri": uri, "collection": self.collection, "stage": STAGE, "error_class": type(error).__name__,
-            "message": _message(error), "content_id": content_id})
+        self.rejected.append(
+            {
+                "uri": uri,
+                "collection": self.collection,
+                "stage": STAGE,
+                "error_class": type(error).__name__,
+                "message": _message(error),
+                "content_id": content_id,
+            }
+        )
 
     def with_captions(self, items: Sequence[Item]) -> list[Item]:
         """Return the items with each whole video cut into its captioned stretches, where captions can be had.
@@ -107,9 +127,9 @@ class _Partition:
         result: list[Item] = []
         for number, item in enumerate(items):
             if item.kind == "image" and item.href and sources.format_of(b"", item.href) == "video":
-                item = dataclasses.replace(item, kind="video")      # Markdown embeds both the same way
+                item = dataclasses.replace(item, kind="video")  # Markdown embeds both the same way
             if item.role == "transcript" and item.text is None:
-                continue                                            # a track, taken with the video before it
+                continue  # a track, taken with the video before it
             if item.kind != "video" or item.t_start_s is not None:
                 result.append(item)
                 continue
@@ -128,7 +148,7 @@ class _Partition:
                 continue
             try:
                 return captions.read_captions(data, name)
-            except Exception as error:      # a bad caption file leaves a good video
+            except Exception as error:  # a bad caption file leaves a good video
                 self.reject(name, ids.content_id(data), error)
         return []
 
@@ -143,8 +163,14 @@ class _Partition:
 
     def segment(self, item: Item) -> Row | None:
         """Return an item as a segment; None for a stretch of a video that turns out to lie past its end."""
-        row: Row = {"kind": item.kind, "role": item.role, "text": item.text, "media_id": None,
-                    "t_start_s": item.t_start_s, "t_end_s": item.t_end_s}
+        row: Row = {
+            "kind": item.kind,
+            "role": item.role,
+            "text": item.text,
+            "media_id": None,
+            "t_start_s": item.t_start_s,
+            "t_end_s": item.t_end_s,
+        }
         if item.kind == "text":
             return row
         row["media_id"] = self.medium(item)
@@ -152,7 +178,7 @@ class _Partition:
             return row
         duration_s = self.media[row["media_id"]]["duration_s"] if row["media_id"] else None
         start_s = item.t_start_s or 0.0
-        if duration_s is None:              # missing or damaged: nothing tells how long its open end would be
+        if duration_s is None:  # missing or damaged: nothing tells how long its open end would be
             return None if start_s > 0 and item.t_end_s is None else row
         end_s = duration_s if item.t_end_s is None else min(item.t_end_s, duration_s)
         is_rest = item.t_end_s is None and start_s > 0
@@ -204,7 +230,7 @@ def _media_rows(media_id: str, data: bytes, item: Item, spec: IngestSpec) -> lis
         if item.kind == "image":
             return [row | _image_columns(data, spec)]
         return _video_rows(row, data, spec)
-    except Exception as error:              # the border of one bad medium: its document stays
+    except Exception as error:  # the border of one bad medium: its document stays
         mime = item.mime or mimetypes.guess_type(item.href or "")[0] or "application/octet-stream"
         return [row | {"mime": mime, "error": f"{type(error).__name__}: {_message(error)}"}]
 
@@ -221,8 +247,19 @@ def _video_rows(row: Row, data: bytes, spec: IngestSpec) -> list[Row]:
     frames = [_frame_row(row["media_id"], frame, spec) for frame in videos.sample(data, video, times_s)]
     turned = f"rotation={90 * video.quarter_turns}" if video.quarter_turns else ""
     pixels_id = ids.content_id("".join(f["pixels_id"] for f in frames).encode())
-    return [row | {"pixels_id": pixels_id, "mime": video.mime, "width": video.width, "height": video.height,
-                   "num_frames": video.num_frames, "duration_s": video.duration_s, "policy": turned}, *frames]
+    return [
+        row
+        | {
+            "pixels_id": pixels_id,
+            "mime": video.mime,
+            "width": video.width,
+            "height": video.height,
+            "num_frames": video.num_frames,
+            "duration_s": video.duration_s,
+            "policy": turned,
+        },
+        *frames,
+    ]
 
 
 def _frame_row(parent_id: str, frame: videos.Frame, spec: IngestSpec) -> Row:
@@ -236,11 +273,21 @@ def _frame_row(parent_id: str, frame: videos.Frame, spec: IngestSpec) -> Row:
     notes.add_text("Time", f"{frame.t_s:.6f} s")
     pixels.save(buffer, "PNG", pnginfo=notes)
     data = buffer.getvalue()
-    return {**dict.fromkeys(media.SCHEMA.names), "media_id": ids.content_id(data),
-            "pixels_id": images.pixels_id(pixels), "parent_id": parent_id, "kind": "frame",
-            "mime": "image/png", "bytes": data, "width": pixels.width, "height": pixels.height,
-            "num_frames": 1, "t_s": frame.t_s, "policy": "",
-            "perceptual_hash": images.perceptual_hash(pixels)}
+    return {
+        **dict.fromkeys(media.SCHEMA.names),
+        "media_id": ids.content_id(data),
+        "pixels_id": images.pixels_id(pixels),
+        "parent_id": parent_id,
+        "kind": "frame",
+        "mime": "image/png",
+        "bytes": data,
+        "width": pixels.width,
+        "height": pixels.height,
+        "num_frames": 1,
+        "t_s": frame.t_s,
+        "policy": "",
+        "perceptual_hash": images.perceptual_hash(pixels),
+    }
 
 
 def _message(error: Exception) -> str:

@@ -56,11 +56,16 @@ def departures(segments: list[Segment], masks: list[Mask], spec: InterleaveSpec)
     which says it better).
     """
     dropped, cuts = _dropped(masks), _cuts(masks)
-    reasons = [dropped.get(number) or _own_reason(segment, cuts.get(number, []), spec)
-               for number, segment in enumerate(segments)]
-    images = [number for number, segment in enumerate(segments)
-              if segment["kind"] == "image" and reasons[number] is None]
-    for number in images[spec.max_images:]:
+    reasons = [
+        dropped.get(number) or _own_reason(segment, cuts.get(number, []), spec)
+        for number, segment in enumerate(segments)
+    ]
+    images = [
+        number
+        for number, segment in enumerate(segments)
+        if segment["kind"] == "image" and reasons[number] is None
+    ]
+    for number in images[spec.max_images :]:
         reasons[number] = "max_images"
     for number, picture in _owners(segments).items():
         if segments[number]["role"] == "alt" and reasons[picture] not in (None, "no_medium"):
@@ -74,7 +79,7 @@ def _stream(segments: list[Segment], masks: list[Mask], spec: InterleaveSpec) ->
     """Return the columns of a document's row that interleaving changes."""
     reasons, cuts = departures(segments, masks, spec), _cuts(masks)
     stream: list[Segment] = []
-    places: dict[int, list[int]] = {}       # segment before -> segments after
+    places: dict[int, list[int]] = {}  # segment before -> segments after
     for number, segment in enumerate(_orphans_as_paragraphs(segments, reasons)):
         if reasons[number] is None:
             pieces = _cut(segment, cuts.get(number, []))
@@ -82,9 +87,12 @@ def _stream(segments: list[Segment], masks: list[Mask], spec: InterleaveSpec) ->
             stream += pieces
     if not stream:
         return {"drop_reason": "empty"}
-    moved = [_moved(mask, segments[mask["segment"]], place, stream[place], cuts.get(mask["segment"], []))
-             for mask in masks if mask["action"] == "no_loss" or mask["box"] is not None
-             for place in places.get(mask["segment"], [])]
+    moved = [
+        _moved(mask, segments[mask["segment"]], place, stream[place], cuts.get(mask["segment"], []))
+        for mask in masks
+        if mask["action"] == "no_loss" or mask["box"] is not None
+        for place in places.get(mask["segment"], [])
+    ]
     return {"segments": stream, "masks": [mask for mask in moved if mask is not None]}
 
 
@@ -118,8 +126,10 @@ def _owners(segments: list[Segment]) -> dict[int, int]:
 def _orphans_as_paragraphs(segments: list[Segment], reasons: list[str | None]) -> list[Segment]:
     """Return the segments, where the texts of pictures that leave have become paragraphs."""
     orphans = {number for number, picture in _owners(segments).items() if reasons[picture] is not None}
-    return [{**segment, "role": "paragraph"} if number in orphans else segment
-            for number, segment in enumerate(segments)]
+    return [
+        {**segment, "role": "paragraph"} if number in orphans else segment
+        for number, segment in enumerate(segments)
+    ]
 
 
 def _alt_beside_caption(segments: list[Segment], reasons: list[str | None]) -> list[int]:
@@ -131,8 +141,9 @@ def _alt_beside_caption(segments: list[Segment], reasons: list[str | None]) -> l
     owners = _owners([segments[number] for number in staying])
     roles = [segments[number]["role"] for number in staying]
     captioned = {picture for text, picture in owners.items() if roles[text] == "caption"}
-    return [staying[text] for text, picture in owners.items()
-            if roles[text] == "alt" and picture in captioned]
+    return [
+        staying[text] for text, picture in owners.items() if roles[text] == "alt" and picture in captioned
+    ]
 
 
 # ---- masks
@@ -140,16 +151,22 @@ def _alt_beside_caption(segments: list[Segment], reasons: list[str | None]) -> l
 
 def _dropped(masks: list[Mask]) -> dict[int, str]:
     """Return the segments that a mask drops as a whole, each with the reason of the first such mask."""
-    return {mask["segment"]: mask["reason"] for mask in reversed(masks)
-            if mask["action"] == "drop" and mask["box"] is None and _is_whole(mask)}
+    return {
+        mask["segment"]: mask["reason"]
+        for mask in reversed(masks)
+        if mask["action"] == "drop" and mask["box"] is None and _is_whole(mask)
+    }
 
 
 def _cuts(masks: list[Mask]) -> dict[int, list[Range]]:
     """Return the ranges that masks drop inside segments: sorted, joined where they meet."""
     cuts: dict[int, list[Range]] = {}
     dropped = _dropped(masks)
-    ranges = [(mask["segment"], *_range(mask)) for mask in masks
-              if mask["action"] == "drop" and mask["box"] is None and mask["segment"] not in dropped]
+    ranges = [
+        (mask["segment"], *_range(mask))
+        for mask in masks
+        if mask["action"] == "drop" and mask["box"] is None and mask["segment"] not in dropped
+    ]
     for segment, start, end in sorted(ranges):
         of_segment = cuts.setdefault(segment, [])
         if of_segment and start <= of_segment[-1][1]:
@@ -174,11 +191,13 @@ def _cut(segment: Segment, cuts: list[Range]) -> list[Segment]:
         return [segment]
     if segment["kind"] == "text":
         text = segment["text"]
-        left = "".join(text[int(start):int(end)] for start, end in _rest(0, len(text), cuts))
+        left = "".join(text[int(start) : int(end)] for start, end in _rest(0, len(text), cuts))
         return [{**segment, "text": left}]
     cuts_s = [(start / 1000, end / 1000) for start, end in cuts]
-    return [{**segment, "t_start_s": start, "t_end_s": None if end == math.inf else end}
-            for start, end in _rest(*_stretch(segment), cuts_s)]
+    return [
+        {**segment, "t_start_s": start, "t_end_s": None if end == math.inf else end}
+        for start, end in _rest(*_stretch(segment), cuts_s)
+    ]
 
 
 def _stretch(segment: Segment) -> Range:

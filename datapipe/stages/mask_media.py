@@ -18,14 +18,18 @@ from schemas import document
 VERSION = "1"
 DETECTOR = "rules"
 
-OCCURRENCES = pa.schema([
-    pa.field("doc_id", pa.string(), nullable=False),
-    pa.field("pixels_id", pa.string(), nullable=False),
-])
-REPEATED = pa.schema([
-    pa.field("pixels_id", pa.string(), nullable=False),
-    pa.field("num_documents", pa.int64(), nullable=False),
-])
+OCCURRENCES = pa.schema(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("pixels_id", pa.string(), nullable=False),
+    ]
+)
+REPEATED = pa.schema(
+    [
+        pa.field("pixels_id", pa.string(), nullable=False),
+        pa.field("num_documents", pa.int64(), nullable=False),
+    ]
+)
 
 Medium = dict[str, Any]
 
@@ -55,14 +59,33 @@ def mark(batch: pa.RecordBatch, media: pa.Table, repeated: pa.Table, spec: MaskM
     by_id, too_common = _by_id(media), frozenset(repeated["pixels_id"].to_pylist())
     column = []
     for row in batch.select(["segments", "masks"]).to_pylist():
-        gone = {m["segment"] for m in row["masks"]
-                if m["action"] == "drop" and m["start"] is None and m["end"] is None and m["box"] is None}
-        reasons = {number: reason for number, segment in enumerate(row["segments"])
-                   if number not in gone and segment["kind"] != "text"
-                   and (reason := _reason(segment["kind"], by_id.get(segment["media_id"]), too_common, spec))}
-        column.append(row["masks"] + [
-            {"segment": number, "start": None, "end": None, "box": None, "reason": reason, "action": "drop",
-             "detector": DETECTOR} for number, reason in reasons.items()])
+        gone = {
+            m["segment"]
+            for m in row["masks"]
+            if m["action"] == "drop" and m["start"] is None and m["end"] is None and m["box"] is None
+        }
+        reasons = {
+            number: reason
+            for number, segment in enumerate(row["segments"])
+            if number not in gone
+            and segment["kind"] != "text"
+            and (reason := _reason(segment["kind"], by_id.get(segment["media_id"]), too_common, spec))
+        }
+        column.append(
+            row["masks"]
+            + [
+                {
+                    "segment": number,
+                    "start": None,
+                    "end": None,
+                    "box": None,
+                    "reason": reason,
+                    "action": "drop",
+                    "detector": DETECTOR,
+                }
+                for number, reason in reasons.items()
+            ]
+        )
     index, field = document.SCHEMA.get_field_index("masks"), document.SCHEMA.field("masks")
     return batch.set_column(index, field, pa.array(column, type=field.type))
 

@@ -29,7 +29,7 @@ VERSION = "1"
 DETECTOR = "regex"
 
 Mask = dict[str, Any]
-Hit = tuple[int, int, str]      # start, end, reason
+Hit = tuple[int, int, str]  # start, end, reason
 Span = tuple[int, int]
 
 
@@ -53,8 +53,11 @@ def find(text: str, role: str, spec: MaskTextSpec) -> list[Hit]:
 
     Hits that overlap become one over both, with the reason of the longer.
     """
-    hits = sorted((start, end, f"pii_{name}") for name in dict.fromkeys(spec.detectors)
-                  for start, end in _DETECTORS[name](text, role))
+    hits = sorted(
+        (start, end, f"pii_{name}")
+        for name in dict.fromkeys(spec.detectors)
+        for start, end in _DETECTORS[name](text, role)
+    )
     merged: list[Hit] = []
     for start, end, reason in hits:
         if merged and start < merged[-1][1]:
@@ -68,33 +71,85 @@ def find(text: str, role: str, spec: MaskTextSpec) -> list[Hit]:
 
 def _mask(segment: int, hit: Hit, spec: MaskTextSpec) -> Mask:
     start, end, reason = hit
-    return {"segment": segment, "start": start, "end": end, "box": None, "reason": reason,
-            "action": spec.action, "detector": DETECTOR}
+    return {
+        "segment": segment,
+        "start": start,
+        "end": end,
+        "box": None,
+        "reason": reason,
+        "action": spec.action,
+        "detector": DETECTOR,
+    }
 
 
 def _covers(old: Mask, new: Mask) -> bool:
     """Return whether a mask already does to all of these characters what the new one would, or drops them."""
-    return (old["segment"] == new["segment"] and old["action"] in (new["action"], "drop")
-            and (old["start"] is None or old["start"] <= new["start"])
-            and (old["end"] is None or old["end"] >= new["end"]))
+    return (
+        old["segment"] == new["segment"]
+        and old["action"] in (new["action"], "drop")
+        and (old["start"] is None or old["start"] <= new["start"])
+        and (old["end"] is None or old["end"] >= new["end"])
+    )
 
 
 # ---- e-mail
 
-_LETTER = "A-Za-z0-9À-ÖØ-öø-ɏͰ-ӿ"            # Latin, Greek and Cyrillic; Chinese may stand next to an address
+_LETTER = "A-Za-z0-9À-ÖØ-öø-ɏͰ-ӿ"  # Latin, Greek and Cyrillic; Chinese may stand next to an address
 _EMAIL = re.compile(
     rf"(?<![{_LETTER}._%+@-])[{_LETTER}](?:[{_LETTER}._%+'-]{{0,62}}[{_LETTER}_+-])?"
     rf"(?:[@＠]|\s?[\[(]\s?at\s?[\])]\s?)"
     rf"(?P<domain>(?:[{_LETTER}](?:[{_LETTER}-]{{0,61}}[{_LETTER}])?(?:\.|\s?[\[(]\s?dot\s?[\])]\s?)){{1,6}}"
     rf"(?P<top>xn--[A-Za-z0-9-]{{2,59}}|[A-Za-zÀ-ÖØ-öø-ɏͰ-ӿ]{{2,24}}))(?![{_LETTER}@(]|\.[{_LETTER}]|:[\w~/.])",
-    re.IGNORECASE)
+    re.IGNORECASE,
+)
 _RESERVED_DOMAIN = re.compile(r"(?:^|\.)(?:example\.(?:com|org|net|edu)|example|test|invalid|localhost)$")
 # Last parts of file and unit names that are no top-level domains.
-_NO_TOP_LEVEL = frozenset([
-    "png", "jpg", "jpeg", "gif", "svg", "webp", "bmp", "ico", "tif", "tiff", "css", "js", "ts", "jsx",
-    "tsx", "html", "htm", "xml", "json", "yaml", "yml", "toml", "txt", "csv", "pdf", "doc", "docx", "tar",
-    "gz", "xz", "deb", "rpm", "exe", "dll", "jar", "service", "socket", "target", "timer", "mount",
-    "slice", "scope"])
+_NO_TOP_LEVEL = frozenset(
+    [
+        "png",
+        "jpg",
+        "jpeg",
+        "gif",
+        "svg",
+        "webp",
+        "bmp",
+        "ico",
+        "tif",
+        "tiff",
+        "css",
+        "js",
+        "ts",
+        "jsx",
+        "tsx",
+        "html",
+        "htm",
+        "xml",
+        "json",
+        "yaml",
+        "yml",
+        "toml",
+        "txt",
+        "csv",
+        "pdf",
+        "doc",
+        "docx",
+        "tar",
+        "gz",
+        "xz",
+        "deb",
+        "rpm",
+        "exe",
+        "dll",
+        "jar",
+        "service",
+        "socket",
+        "target",
+        "timer",
+        "mount",
+        "slice",
+        "scope",
+    ]
+)
 # In code `a@b.name` may be a product of matrices; there only these and two-letter domains count.
 _TOP_LEVEL_IN_CODE = frozenset(["com", "org", "net", "edu", "gov", "mil", "int", "info", "biz", "dev", "app"])
 
@@ -111,29 +166,43 @@ def _emails(text: str, role: str) -> Iterator[Span]:
 # ---- phone
 
 _SEPARATOR = "[ \u00a0\u202f.\u2010\u2011\u2013-]"
-_START = r"(?<![\w+.,/\u2013-])(?<!\d[ (])"     # not inside a word, a longer number or a row of numbers
+_START = r"(?<![\w+.,/\u2013-])(?<!\d[ (])"  # not inside a word, a longer number or a row of numbers
 _CONTINUES = re.compile(r"\w|[.,:/\u2013-]\d|[ ]?%")
 _GROUP_END = re.compile(r"\d(?!\d)")
 _DATE = re.compile(r"(?:\d{1,2}([-./ ])\d{1,2}\1(?:19|20)\d\d|(?:19|20)\d\d([-./ ])\d{1,2}\2\d{1,2})(?!\d)")
 
-_PLUS = (rf"(?P<number>\+[1-9][0-9]{{0,14}}(?:{_SEPARATOR}?\(0\))?"
-         rf"(?:{_SEPARATOR}?\(?[0-9]{{1,8}}\)?){{0,8}})")
+_PLUS = (
+    rf"(?P<number>\+[1-9][0-9]{{0,14}}(?:{_SEPARATOR}?\(0\))?"
+    rf"(?:{_SEPARATOR}?\(?[0-9]{{1,8}}\)?){{0,8}})"
+)
 _INTERNATIONAL = re.compile(rf"(?<![\w+]){_PLUS}")
-_INTERNATIONAL_IN_CODE = re.compile(rf"(?<=[^\w+\n]){_PLUS}")      # a plus that begins a line marks a change
-_DOUBLE_ZERO = re.compile(rf"{_START}(?P<number>00[1-9][0-9]{{0,2}}"
-                          rf"(?:{_SEPARATOR}\(?[0-9]{{1,8}}\)?){{1,8}})")
+_INTERNATIONAL_IN_CODE = re.compile(rf"(?<=[^\w+\n]){_PLUS}")  # a plus that begins a line marks a change
+_DOUBLE_ZERO = re.compile(
+    rf"{_START}(?P<number>00[1-9][0-9]{{0,2}}"
+    rf"(?:{_SEPARATOR}\(?[0-9]{{1,8}}\)?){{1,8}})"
+)
 _NORTH_AMERICAN = re.compile(
     rf"{_START}(?P<number>(?:1[-. ])?(?:\([2-9][0-9]{{2}}\)[ -]?[2-9][0-9]{{2}}[-. \u2011]"
-    rf"|[2-9][0-9]{{2}}(?P<mark>[-.\u2011])[2-9][0-9]{{2}}(?P=mark))[0-9]{{4}})")
-_TRUNK = re.compile(rf"{_START}(?P<number>(?:\(0[1-9][0-9]{{0,4}}\)|0[1-9][0-9]{{0,4}})"
-                    rf"(?:{_SEPARATOR}|[ ]?/[ ]?)?[0-9]{{2,8}}(?:{_SEPARATOR}[0-9]{{2,8}}){{0,5}})")
+    rf"|[2-9][0-9]{{2}}(?P<mark>[-.\u2011])[2-9][0-9]{{2}}(?P=mark))[0-9]{{4}})"
+)
+_TRUNK = re.compile(
+    rf"{_START}(?P<number>(?:\(0[1-9][0-9]{{0,4}}\)|0[1-9][0-9]{{0,4}})"
+    rf"(?:{_SEPARATOR}|[ ]?/[ ]?)?[0-9]{{2,8}}(?:{_SEPARATOR}[0-9]{{2,8}}){{0,5}})"
+)
 # Five pairs are a French number; more or fewer are a row of numbers.
-_PAIRS = re.compile(rf"{_START}(?P<number>0[1-9](?P<mark>{_SEPARATOR})[0-9]{{2}}(?:(?P=mark)[0-9]{{2}}){{3}})"
-                    rf"(?!{_SEPARATOR}?[0-9])")
-_CUE = (r"(?:(?<!\w)(?:(?:tele)?(?:phone|fon|fax|faks)|tel|tél|tlf|téléphone|teléfono|telefono|telefone"
-        r"|telefoon|puhelin|телефон|тел|факс|whatsapp|(?:mobile|mobil|cell|handy|call)(?=\s?:))|電話|电话|手机|传真|전화)")
-_CUED = re.compile(rf"{_CUE}(?:\.|[ ]?(?:no|nr|number|num|n°)\.?(?!\w))?[\s:：.|#=]{{0,3}}"
-                   rf"(?P<number>\+?\(?[0-9](?:(?:{_SEPARATOR}|[/()]){{0,2}}[0-9]){{6,16}})", re.IGNORECASE)
+_PAIRS = re.compile(
+    rf"{_START}(?P<number>0[1-9](?P<mark>{_SEPARATOR})[0-9]{{2}}(?:(?P=mark)[0-9]{{2}}){{3}})"
+    rf"(?!{_SEPARATOR}?[0-9])"
+)
+_CUE = (
+    r"(?:(?<!\w)(?:(?:tele)?(?:phone|fon|fax|faks)|tel|tél|tlf|téléphone|teléfono|telefono|telefone"
+    r"|telefoon|puhelin|телефон|тел|факс|whatsapp|(?:mobile|mobil|cell|handy|call)(?=\s?:))|電話|电话|手机|传真|전화)"
+)
+_CUED = re.compile(
+    rf"{_CUE}(?:\.|[ ]?(?:no|nr|number|num|n°)\.?(?!\w))?[\s:：.|#=]{{0,3}}"
+    rf"(?P<number>\+?\(?[0-9](?:(?:{_SEPARATOR}|[/()]){{0,2}}[0-9]){{6,16}})",
+    re.IGNORECASE,
+)
 
 
 def _is_international(number: str) -> bool:
@@ -161,11 +230,11 @@ def _is_pairs(number: str) -> bool:
 def _is_trunk(number: str) -> bool:
     """Tell a number with a trunk zero from dates, serial numbers, decimals and rows of numbers."""
     groups, digits = re.findall(r"\d+", number), re.sub(r"\D", "", number)
-    separators = re.findall(r"(?<=\d)\D(?=\d)", number[len(groups[0]) + 1:])
+    separators = re.findall(r"(?<=\d)\D(?=\d)", number[len(groups[0]) + 1 :])
     if not 9 <= len(digits) <= 12 or len(groups) < 2 or len(set(separators)) > 1 or _DATE.match(number):
         return False
     lengths = [len(group) for group in groups]
-    is_postcode = re.fullmatch(r"\d{5}-\d{4}", number) is not None       # American, as in 02111-1307
+    is_postcode = re.fullmatch(r"\d{5}-\d{4}", number) is not None  # American, as in 02111-1307
     if is_postcode or lengths == [4, 4, 4] or max(lengths) == 2:
         return False
     return "." not in number or len(groups) >= 4
@@ -179,8 +248,11 @@ def _is_cued(number: str) -> bool:
 
 _Phone = tuple[re.Pattern[str], Callable[[str], bool]]
 _IN_CODE: list[_Phone] = [(_INTERNATIONAL_IN_CODE, _is_international), (_CUED, _is_cued)]
-_IN_TABLES: list[_Phone] = [(_INTERNATIONAL, _is_international), (_CUED, _is_cued),
-                            (_NORTH_AMERICAN, _is_north_american)]
+_IN_TABLES: list[_Phone] = [
+    (_INTERNATIONAL, _is_international),
+    (_CUED, _is_cued),
+    (_NORTH_AMERICAN, _is_north_american),
+]
 _IN_PROSE = [*_IN_TABLES, (_DOUBLE_ZERO, _is_international), (_TRUNK, _is_trunk), (_PAIRS, _is_pairs)]
 _PHONES_BY_ROLE = {"code": _IN_CODE, "tool_call": _IN_CODE, "tool_result": _IN_CODE, "table": _IN_TABLES}
 
@@ -201,21 +273,39 @@ def _phones(text: str, role: str) -> Iterator[Span]:
 
 _IPV4 = re.compile(r"(?<![\w.-])(?<![^/]/)(?P<address>[0-9]{1,3}(?:\.[0-9]{1,3}){3})(?!\w|\.\w|/\d|-\d)")
 _IPV6 = re.compile(r"(?<![\w:.])(?P<address>[23][0-9A-Fa-f]{3}:[0-9A-Fa-f:]{1,34}[0-9A-Fa-f:])(?![\w:]|/\d)")
-_VERSION_CUE = re.compile(r"(?:(?:version|ver|release|build|firmware|kernel|driver|rev|revision|section|"
-                          r"chapter|figure|table|example|oid|objectidentifier)[\s.:=('\"v]{0,3}|[=<>~!]=\s?)$",
-                          re.IGNORECASE)
+_VERSION_CUE = re.compile(
+    r"(?:(?:version|ver|release|build|firmware|kernel|driver|rev|revision|section|"
+    r"chapter|figure|table|example|oid|objectidentifier)[\s.:=('\"v]{0,3}|[=<>~!]=\s?)$",
+    re.IGNORECASE,
+)
 _VERSION_PART_LIMIT = 32
 # Not globally routed (IANA special-purpose address registries, RFC 6890, RFC 9637).
-_IPV4_NOT_PERSONAL = [IPv4Network(n) for n in (
-    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
-    "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
-    "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4")]
+_IPV4_NOT_PERSONAL = [
+    IPv4Network(n)
+    for n in (
+        "0.0.0.0/8",
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "224.0.0.0/4",
+        "240.0.0.0/4",
+    )
+]
 _IPV6_NOT_PERSONAL = [IPv6Network(n) for n in ("2001:db8::/32", "3fff::/20")]
 
 
 def _ips(text: str, role: str) -> Iterator[Span]:
     for match in _IPV4.finditer(text):
-        before = text[max(0, match.start() - 24):match.start()]
+        before = text[max(0, match.start() - 24) : match.start()]
         begins_line = not before or before.endswith("\n")
         is_number = begins_line and (role == "heading" or text.startswith(". ", match.end()))
         if not is_number and not _VERSION_CUE.search(before) and _is_personal_ipv4(match["address"]):

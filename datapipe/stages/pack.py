@@ -38,24 +38,30 @@ from schemas import check, plan
 
 VERSION = "1"
 
-RANGE = pa.struct([
-    pa.field("start", pa.int32(), nullable=False),
-    pa.field("end", pa.int32(), nullable=False),
-])
-DESCRIPTION = pa.schema([
-    pa.field("doc_id", pa.string(), nullable=False),
-    pa.field("shard", pa.string(), nullable=False),
-    pa.field("row", pa.int32(), nullable=False),
-    pa.field("num_tokens", pa.int32(), nullable=False),
-    pa.field("unbreakable", pa.list_(RANGE), nullable=False),    # pictures and video segments: never cut
-    pa.field("modality", pa.string(), nullable=False),           # text, image or video: the richest it holds
-])
+RANGE = pa.struct(
+    [
+        pa.field("start", pa.int32(), nullable=False),
+        pa.field("end", pa.int32(), nullable=False),
+    ]
+)
+DESCRIPTION = pa.schema(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("shard", pa.string(), nullable=False),
+        pa.field("row", pa.int32(), nullable=False),
+        pa.field("num_tokens", pa.int32(), nullable=False),
+        pa.field("unbreakable", pa.list_(RANGE), nullable=False),  # pictures and video segments: never cut
+        pa.field("modality", pa.string(), nullable=False),  # text, image or video: the richest it holds
+    ]
+)
 # What `pack` reads: the description, and what its caller adds to it.
-INPUT = pa.schema([
-    *(field for field in DESCRIPTION if field.name != "modality"),
-    pa.field("stratum", pa.string(), nullable=False),
-    pa.field("weight", pa.float32(), nullable=False),            # multiplies the loss; 0 is not selected
-])
+INPUT = pa.schema(
+    [
+        *(field for field in DESCRIPTION if field.name != "modality"),
+        pa.field("stratum", pa.string(), nullable=False),
+        pa.field("weight", pa.float32(), nullable=False),  # multiplies the loss; 0 is not selected
+    ]
+)
 
 Range = tuple[int, int]
 
@@ -79,10 +85,20 @@ def describe(tokens: pa.Table | pa.RecordBatch, shard: str) -> pa.RecordBatch:
     columns = (tokens[name].to_pylist() for name in ("doc_id", "num_tokens", "spans"))
     for row, (doc_id, num_tokens, spans) in enumerate(zip(*columns, strict=True)):
         kinds = {span["kind"] for span in spans}
-        rows.append({"doc_id": doc_id, "shard": shard, "row": row, "num_tokens": num_tokens,
-                     "unbreakable": [{"start": span["start"], "end": span["end"]} for span in spans
-                                     if span["kind"] in ("image", "video")],
-                     "modality": next((kind for kind in ("video", "image") if kind in kinds), "text")})
+        rows.append(
+            {
+                "doc_id": doc_id,
+                "shard": shard,
+                "row": row,
+                "num_tokens": num_tokens,
+                "unbreakable": [
+                    {"start": span["start"], "end": span["end"]}
+                    for span in spans
+                    if span["kind"] in ("image", "video")
+                ],
+                "modality": next((kind for kind in ("video", "image") if kind in kinds), "text"),
+            }
+        )
     return pa.RecordBatch.from_pylist(rows, schema=DESCRIPTION)
 
 
@@ -106,8 +122,12 @@ def pack(documents: pa.Table, spec: PackSpec) -> Packed:
     ones = pa.array(np.ones(held_out.num_rows), INPUT.field("weight").type)
     unweighted = held_out.set_column(INPUT.get_field_index("weight"), INPUT.field("weight"), ones)
     held_out_planned, held_out_account = _planned(unweighted, spec, {}, None)
-    places = {"input": table, "not_selected": table.filter(pa.array(~is_selected)), "held_out": held_out,
-              "in_training": in_training}
+    places = {
+        "input": table,
+        "not_selected": table.filter(pa.array(~is_selected)),
+        "held_out": held_out,
+        "in_training": in_training,
+    }
     return Packed(planned, held_out_planned, _report(places, planned, account, held_out_account, spec))
 
 
@@ -164,8 +184,10 @@ def _factors(table: pa.Table, spec: PackSpec) -> dict[str, float]:
     available = _tokens_by_stratum(table["stratum"], table["num_tokens"])
     unknown = sorted(set(spec.mixture) - set(available))
     if unknown:
-        raise ValueError(f"mixture: stratum {unknown[0]!r} has no tokens to train on; "
-                         f"those that have are {sorted(available)}")
+        raise ValueError(
+            f"mixture: stratum {unknown[0]!r} has no tokens to train on; "
+            f"those that have are {sorted(available)}"
+        )
     shares = dict(spec.mixture)
     rest = max(0.0, 1 - sum(shares.values()))
     others = {name: tokens for name, tokens in available.items() if name not in shares}
@@ -202,7 +224,7 @@ class _Spans:
     document: np.ndarray
     start: np.ndarray
     end: np.ndarray
-    tail_too_short: np.ndarray          # tokens, one entry a document
+    tail_too_short: np.ndarray  # tokens, one entry a document
     unbreakable_too_long: np.ndarray
 
     @property
@@ -214,12 +236,15 @@ def _cut_documents(table: pa.Table, spec: PackSpec) -> _Spans:
     """Cut the documents that exceed the context; the others stay whole."""
     num_tokens = table["num_tokens"].to_numpy()
     tail, too_long = np.zeros((2, table.num_rows), dtype=np.int64)
-    spans = [(document, 0, num_tokens[document]) for document
-             in np.flatnonzero((num_tokens > 0) & (num_tokens <= spec.context_length))]
+    spans = [
+        (document, 0, num_tokens[document])
+        for document in np.flatnonzero((num_tokens > 0) & (num_tokens <= spec.context_length))
+    ]
     long = np.flatnonzero(num_tokens > spec.context_length)
     for document, runs in zip(long, table["unbreakable"].take(pa.array(long)).to_pylist(), strict=True):
         found, tail[document], too_long[document] = cut(
-            int(num_tokens[document]), [(run["start"], run["end"]) for run in runs], spec)
+            int(num_tokens[document]), [(run["start"], run["end"]) for run in runs], spec
+        )
         spans += [(document, start, end) for start, end in found]
     of_document, start, end = np.array(spans, dtype=np.int64).reshape(-1, 3).T
     return _Spans(of_document, start, end, tail, too_long)
@@ -235,7 +260,7 @@ def cut(num_tokens: int, unbreakable: list[Range], spec: PackSpec) -> tuple[list
     spans, tail_too_short, unbreakable_too_long, start = [], 0, 0, 0
     while start < num_tokens:
         end = min(start + spec.context_length, num_tokens)
-        run = bisect.bisect_left(unbreakable, (end, -1)) - 1        # the last run that starts before `end`
+        run = bisect.bisect_left(unbreakable, (end, -1)) - 1  # the last run that starts before `end`
         if run >= 0 and unbreakable[run][1] > end:
             if unbreakable[run][0] <= start:
                 unbreakable_too_long += unbreakable[run][1] - start
@@ -259,7 +284,7 @@ def best_fit(lengths: list[int], capacity: int) -> list[list[int]]:
     Source: best-fit decreasing, as in "Fewer Truncations Improve Language Modeling" (arXiv 2404.10830).
     """
     bins: list[list[int]] = []
-    room: list[tuple[int, int]] = []        # (free, bin) of the bins that are not full, sorted
+    room: list[tuple[int, int]] = []  # (free, bin) of the bins that are not full, sorted
     for item in sorted(range(len(lengths)), key=lambda item: -lengths[item]):
         place = bisect.bisect_left(room, (lengths[item], -1))
         if place == len(room):
@@ -280,7 +305,7 @@ def _sequences(lengths: np.ndarray, spec: PackSpec) -> Iterator[list[int]]:
     window.
     """
     for first in range(0, len(lengths), spec.window):
-        bins = best_fit(lengths[first:first + spec.window].tolist(), spec.context_length)
+        bins = best_fit(lengths[first : first + spec.window].tolist(), spec.context_length)
         for members in sorted(bins, key=lambda members: members[0]):
             yield [first + member for member in sorted(members)]
 
@@ -288,8 +313,9 @@ def _sequences(lengths: np.ndarray, spec: PackSpec) -> Iterator[list[int]]:
 # ---- the plan and its account
 
 
-def _planned(table: pa.Table, spec: PackSpec, factors: dict[str, float],
-             num_sequences: int | None) -> tuple[pa.Table, Counter[str]]:
+def _planned(
+    table: pa.Table, spec: PackSpec, factors: dict[str, float], num_sequences: int | None
+) -> tuple[pa.Table, Counter[str]]:
     """Return the plan of all documents of `table`, and the count of epochs, sequences and tokens by fate."""
     spans, keys = _cut_documents(table, spec), _hashes(table["doc_id"])
     num_tokens = table["num_tokens"].to_numpy().astype(np.int64)
@@ -300,14 +326,16 @@ def _planned(table: pa.Table, spec: PackSpec, factors: dict[str, float],
         copies = _copies(table, factors, epoch_keys)
         order = _shuffled(spans, copies, epoch_keys)
         made = [order[members] for members in _sequences(spans.length[order], spec)]
-        account.update({
-            "epochs": 1,
-            "repeated": int((num_tokens * np.maximum(copies - 1, 0)).sum()),
-            "thinned_by_mixture": int(num_tokens[copies == 0].sum()),
-            "tail_too_short": int((spans.tail_too_short * copies).sum()),
-            "unbreakable_too_long": int((spans.unbreakable_too_long * copies).sum()),
-            "planned": int(spans.length[order].sum()),
-        })
+        account.update(
+            {
+                "epochs": 1,
+                "repeated": int((num_tokens * np.maximum(copies - 1, 0)).sum()),
+                "thinned_by_mixture": int(num_tokens[copies == 0].sum()),
+                "tail_too_short": int((spans.tail_too_short * copies).sum()),
+                "unbreakable_too_long": int((spans.unbreakable_too_long * copies).sum()),
+                "planned": int(spans.length[order].sum()),
+            }
+        )
         if not made:
             break
         sequences += made
@@ -315,13 +343,13 @@ def _planned(table: pa.Table, spec: PackSpec, factors: dict[str, float],
         account["planned"] -= int(spans.length[surplus].sum())
         account["not_reached"] += int(spans.length[surplus].sum())
     account["sequences"] = min(len(sequences), num_sequences or len(sequences))
-    return _plan_table(table, spans, sequences[:account["sequences"]]), account
+    return _plan_table(table, spans, sequences[: account["sequences"]]), account
 
 
 def _shuffled(spans: _Spans, copies: np.ndarray, epoch_keys: np.ndarray) -> np.ndarray:
     """Return the spans of an epoch, each as often as its document is taken, in pseudo-random order."""
     order = np.repeat(np.arange(len(spans.document)), copies[spans.document])
-    copy = np.arange(len(order)) - np.searchsorted(order, order)        # 0, 1, 2 ... among copies of a span
+    copy = np.arange(len(order)) - np.searchsorted(order, order)  # 0, 1, 2 ... among copies of a span
     keys = _mixed(epoch_keys[spans.document[order]], copy, spans.start[order])
     return order[np.argsort(keys, kind="stable")]
 
@@ -330,33 +358,58 @@ def _plan_table(table: pa.Table, spans: _Spans, sequences: list[np.ndarray]) -> 
     """Return plan rows for sequences of span numbers."""
     order = np.concatenate([np.zeros(0, dtype=np.int64), *sequences])
     sizes = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
-    before = np.cumsum(spans.length[order]) - spans.length[order]       # tokens of the plan before each span
+    before = np.cumsum(spans.length[order]) - spans.length[order]  # tokens of the plan before each span
     position = before - np.repeat(before[np.cumsum(sizes) - sizes], sizes)
-    columns = {"sequence": np.repeat(np.arange(len(sizes)), sizes), "position": position,
-               "start": spans.start[order], "end": spans.end[order]}
+    columns = {
+        "sequence": np.repeat(np.arange(len(sizes)), sizes),
+        "position": position,
+        "start": spans.start[order],
+        "end": spans.end[order],
+    }
     documents = table.take(pa.array(spans.document[order]))
-    arrays = [pa.array(columns[field.name], field.type) if field.name in columns else documents[field.name]
-              for field in plan.SCHEMA]
+    arrays = [
+        pa.array(columns[field.name], field.type) if field.name in columns else documents[field.name]
+        for field in plan.SCHEMA
+    ]
     return pa.table(arrays, schema=plan.SCHEMA)
 
 
-def _report(places: dict[str, pa.Table], planned: pa.Table, account: Counter[str],
-            held_out_account: Counter[str], spec: PackSpec) -> dict[str, Any]:
+def _report(
+    places: dict[str, pa.Table],
+    planned: pa.Table,
+    account: Counter[str],
+    held_out_account: Counter[str],
+    spec: PackSpec,
+) -> dict[str, Any]:
     """Return the account of documents and tokens that `Packed.report` holds."""
     num_planned, in_training = len(planned["doc_id"].unique()), places["in_training"]
     by_stratum = _tokens_by_stratum(planned["stratum"], pc.subtract(planned["end"], planned["start"]))
     return {
         "epochs": account["epochs"],
         **_filling(account, spec),
-        "documents": {**{place: table.num_rows for place, table in places.items()},
-                      "planned": num_planned, "never_planned": in_training.num_rows - num_planned},
-        "tokens": {**{place: pc.sum(table["num_tokens"]).as_py() or 0 for place, table in places.items()},
-                   **{fate: account[fate] for fate in FATES}},
-        "held_out": {**_filling(held_out_account, spec),
-                     **{fate: held_out_account[fate] for fate in HELD_OUT_FATES}},
-        "strata": {name: {"in_training": tokens, "planned": by_stratum[name],
-                          "planned_frac": by_stratum[name] / max(account["planned"], 1)} for name, tokens
-                   in sorted(_tokens_by_stratum(in_training["stratum"], in_training["num_tokens"]).items())},
+        "documents": {
+            **{place: table.num_rows for place, table in places.items()},
+            "planned": num_planned,
+            "never_planned": in_training.num_rows - num_planned,
+        },
+        "tokens": {
+            **{place: pc.sum(table["num_tokens"]).as_py() or 0 for place, table in places.items()},
+            **{fate: account[fate] for fate in FATES},
+        },
+        "held_out": {
+            **_filling(held_out_account, spec),
+            **{fate: held_out_account[fate] for fate in HELD_OUT_FATES},
+        },
+        "strata": {
+            name: {
+                "in_training": tokens,
+                "planned": by_stratum[name],
+                "planned_frac": by_stratum[name] / max(account["planned"], 1),
+            }
+            for name, tokens in sorted(
+                _tokens_by_stratum(in_training["stratum"], in_training["num_tokens"]).items()
+            )
+        },
     }
 
 

@@ -41,13 +41,19 @@ from schemas import tokens, vocabulary
 VERSION = "1"
 
 TEXT_SEPARATOR = "\n\n"
-NEEDED_TOKENS = (vocabulary.BEGIN_OF_DOCUMENT, vocabulary.END_OF_DOCUMENT, vocabulary.START_OF_IMAGE,
-                 vocabulary.IMAGE, vocabulary.VIDEO, vocabulary.END_OF_IMAGE)
+NEEDED_TOKENS = (
+    vocabulary.BEGIN_OF_DOCUMENT,
+    vocabulary.END_OF_DOCUMENT,
+    vocabulary.START_OF_IMAGE,
+    vocabulary.IMAGE,
+    vocabulary.VIDEO,
+    vocabulary.END_OF_IMAGE,
+)
 # What a masked-out part of a picture shows: the mean of CLIP's pictures, which normalisation turns into zero.
 BLANK_COLOR = (123, 117, 104)
 
 Row = dict[str, Any]
-Media = tuple[dict[str, Row], dict[str, list[Row]]]      # see `_index`
+Media = tuple[dict[str, Row], dict[str, list[Row]]]  # see `_index`
 
 
 def train_tokenizer(texts: Iterable[str], spec: TokenizeSpec) -> str:
@@ -60,14 +66,18 @@ def train_tokenizer(texts: Iterable[str], spec: TokenizeSpec) -> str:
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=spec.vocab_size, special_tokens=list(vocabulary.SPECIAL_TOKENS), show_progress=False,
-        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+        vocab_size=spec.vocab_size,
+        special_tokens=list(vocabulary.SPECIAL_TOKENS),
+        show_progress=False,
+        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
+    )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer.to_str()
 
 
-def tokenize(batch: pa.RecordBatch, media: pa.Table, tokenizer_json: str,
-             spec: TokenizeSpec) -> pa.RecordBatch:
+def tokenize(
+    batch: pa.RecordBatch, media: pa.Table, tokenizer_json: str, spec: TokenizeSpec
+) -> pa.RecordBatch:
     """Return the token rows of interleaved documents; `media` holds the pictures and frames that they show.
 
     A stretch of video between two sampled frames shows nothing and has no tokens.
@@ -116,18 +126,37 @@ class _Stream:
     spans: list[Row] = dataclasses.field(default_factory=list)
     images: list[Row] = dataclasses.field(default_factory=list)
 
-    def add(self, ids: list[int], kind: str, segment: int = -1, loss_weight: float = 0.0,
-            reason: str | None = None) -> None:
+    def add(
+        self,
+        ids: list[int],
+        kind: str,
+        segment: int = -1,
+        loss_weight: float = 0.0,
+        reason: str | None = None,
+    ) -> None:
         """Append a span."""
         if ids:
             start = len(self.input_ids)
             self.input_ids += ids
-            self.spans.append({"start": start, "end": len(self.input_ids), "kind": kind, "segment": segment,
-                               "loss_weight": loss_weight, "reason": reason})
+            self.spans.append(
+                {
+                    "start": start,
+                    "end": len(self.input_ids),
+                    "kind": kind,
+                    "segment": segment,
+                    "loss_weight": loss_weight,
+                    "reason": reason,
+                }
+            )
 
 
-def _tokenized(document: Row, encodings: Iterator[tokenizers.Encoding], media: Media,
-               encoder: tokenizers.Tokenizer, spec: TokenizeSpec) -> Row:
+def _tokenized(
+    document: Row,
+    encodings: Iterator[tokenizers.Encoding],
+    media: Media,
+    encoder: tokenizers.Tokenizer,
+    spec: TokenizeSpec,
+) -> Row:
     """Return a document's token row; takes its texts from `encodings`."""
     stream = _Stream()
     stream.add([_special(encoder, vocabulary.BEGIN_OF_DOCUMENT)], "special")
@@ -138,8 +167,10 @@ def _tokenized(document: Row, encodings: Iterator[tokenizers.Encoding], media: M
             continue
         frames = _frames(segment, media)
         if frames is None:
-            raise ValueError(f"document {document['doc_id']}, segment {number}: medium {segment['media_id']} "
-                             "is not in the media table or has an error; mask_media drops such segments")
+            raise ValueError(
+                f"document {document['doc_id']}, segment {number}: medium {segment['media_id']} "
+                "is not in the media table or has an error; mask_media drops such segments"
+            )
         for shown in [frames] if segment["kind"] == "image" else _video_segments(frames, spec):
             _add_frames(stream, number, segment, shown, masks, encoder, spec)
     stream.add([_special(encoder, vocabulary.END_OF_DOCUMENT)], "special", loss_weight=1.0)
@@ -158,20 +189,22 @@ def _encoder(tokenizer_json: str) -> tokenizers.Tokenizer:
     """
     value = json.loads(tokenizer_json)
     for token in value["added_tokens"]:
-        token["special"] = True                 # only such tokens are left alone by `encode_special_tokens`
+        token["special"] = True  # only such tokens are left alone by `encode_special_tokens`
     value.update(post_processor=None, truncation=None, padding=None)
     encoder = tokenizers.Tokenizer.from_str(json.dumps(value))
     encoder.encode_special_tokens = True
     missing = [token for token in NEEDED_TOKENS if encoder.token_to_id(token) is None]
     if missing:
-        raise ValueError(f"tokenizer: lacks the special tokens {missing}; add them, "
-                         "or leave `tokenizer` empty to train one")
+        raise ValueError(
+            f"tokenizer: lacks the special tokens {missing}; add them, "
+            "or leave `tokenizer` empty to train one"
+        )
     return encoder
 
 
 def _special(encoder: tokenizers.Tokenizer, token: str) -> int:
     token_id = encoder.token_to_id(token)
-    assert token_id is not None, token          # `_encoder` saw to it
+    assert token_id is not None, token  # `_encoder` saw to it
     return token_id
 
 
@@ -192,7 +225,7 @@ def _add_text(stream: _Stream, number: int, encoding: tokenizers.Encoding, masks
     reasons = np.full(len(encoding.ids), None, dtype=object)
     if masks:
         starts, ends = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2).T
-        for mask in reversed(masks):            # where two masks touch a token, the first names the reason
+        for mask in reversed(masks):  # where two masks touch a token, the first names the reason
             if mask["action"] == "no_loss":
                 low, high = _bounds(mask)
                 reasons[(starts < high) & (ends > low)] = mask["reason"]
@@ -227,8 +260,11 @@ def _frames(segment: Row, media: Media) -> list[Row] | None:
     if segment["media_id"] not in frames_of_video:
         return None
     start_s, end_s = segment["t_start_s"], segment["t_end_s"]
-    return [frame for frame in frames_of_video[segment["media_id"]]
-            if (start_s is None or start_s <= frame["t_s"]) and (end_s is None or frame["t_s"] < end_s)]
+    return [
+        frame
+        for frame in frames_of_video[segment["media_id"]]
+        if (start_s is None or start_s <= frame["t_s"]) and (end_s is None or frame["t_s"] < end_s)
+    ]
 
 
 def _video_segments(frames: list[Row], spec: TokenizeSpec) -> Iterator[list[Row]]:
@@ -236,27 +272,47 @@ def _video_segments(frames: list[Row], spec: TokenizeSpec) -> Iterator[list[Row]
     padded = frames + frames[-1:] * (-len(frames) % spec.temporal_patch_size)
     size = spec.temporal_patch_size * spec.max_segment_patches
     for first in range(0, len(padded), size):
-        yield padded[first:first + size]
+        yield padded[first : first + size]
 
 
-def _add_frames(stream: _Stream, number: int, segment: Row, frames: list[Row], masks: list[Row],
-                encoder: tokenizers.Tokenizer, spec: TokenizeSpec) -> None:
+def _add_frames(
+    stream: _Stream,
+    number: int,
+    segment: Row,
+    frames: list[Row],
+    masks: list[Row],
+    encoder: tokenizers.Tokenizer,
+    spec: TokenizeSpec,
+) -> None:
     """Append a picture (one frame) or a video segment: a span of its ids, and its bytes in `images`."""
     pixels, grid = _pixels(frames, masks, spec)
-    first_of_patch = frames if segment["kind"] == "image" else frames[::spec.temporal_patch_size]
+    first_of_patch = frames if segment["kind"] == "image" else frames[:: spec.temporal_patch_size]
     placeholder = vocabulary.IMAGE if segment["kind"] == "image" else vocabulary.VIDEO
-    start, fill, end = (_special(encoder, token)
-                        for token in (vocabulary.START_OF_IMAGE, placeholder, vocabulary.END_OF_IMAGE))
+    start, fill, end = (
+        _special(encoder, token)
+        for token in (vocabulary.START_OF_IMAGE, placeholder, vocabulary.END_OF_IMAGE)
+    )
     ids: list[int] = []
     for frame in first_of_patch:
         if segment["kind"] == "video":
             ids += encoder.encode(vocabulary.timestamp(frame["t_s"]), add_special_tokens=False).ids
         ids += [start, *[fill] * (math.prod(grid) // spec.merge_size**2), end]
     token_start = len(stream.input_ids) + ids.index(fill)
-    stream.images.append({"media_id": segment["media_id"], "token_start": token_start, "bytes": pixels,
-                          "grid_t": len(first_of_patch), "grid_h": grid[0], "grid_w": grid[1]})
-    reasons = [mask["reason"] for mask in masks if mask["action"] == "no_loss"
-               and any(_touches(mask, frame) for frame in frames)]
+    stream.images.append(
+        {
+            "media_id": segment["media_id"],
+            "token_start": token_start,
+            "bytes": pixels,
+            "grid_t": len(first_of_patch),
+            "grid_h": grid[0],
+            "grid_w": grid[1],
+        }
+    )
+    reasons = [
+        mask["reason"]
+        for mask in masks
+        if mask["action"] == "no_loss" and any(_touches(mask, frame) for frame in frames)
+    ]
     stream.add(ids, segment["kind"], number, 0.0, reasons[0] if reasons else None)
 
 
@@ -284,7 +340,11 @@ def _without_masked(frame: Row, masks: list[Row]) -> Image.Image:
     for mask in masks:
         if mask["action"] == "drop" and mask["box"] is not None and _touches(mask, frame):
             left, top, right, bottom = mask["box"]
-            corners = (math.floor(left * pixels.width), math.floor(top * pixels.height),
-                       math.ceil(right * pixels.width) - 1, math.ceil(bottom * pixels.height) - 1)
+            corners = (
+                math.floor(left * pixels.width),
+                math.floor(top * pixels.height),
+                math.ceil(right * pixels.width) - 1,
+                math.ceil(bottom * pixels.height) - 1,
+            )
             ImageDraw.Draw(pixels).rectangle(corners, fill=BLANK_COLOR)
     return pixels

@@ -16,9 +16,19 @@ __all__ = ["IMPLEMENTATIONS", "MSAOutput", "msa_attention"]
 IMPLEMENTATIONS = {"reference": reference.msa_attention}
 
 
-def msa_attention(q: Tensor, k: Tensor, v: Tensor, index_q: Tensor, index_k: Tensor, cu_seqlens: Tensor, *,
-                  block_size: int = 128, top_k: int = 16, phase: Literal["dense", "sparse"] = "sparse",
-                  impl: str | None = None) -> MSAOutput:
+def msa_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    index_q: Tensor,
+    index_k: Tensor,
+    cu_seqlens: Tensor,
+    *,
+    block_size: int = 128,
+    top_k: int = 16,
+    phase: Literal["dense", "sparse"] = "sparse",
+    impl: str | None = None,
+) -> MSAOutput:
     """Attend from every token to its own block and the `top_k - 1` best earlier blocks of its document.
 
     Queries and keys come normalised and rotated; both scales (1/√D and 1/√E) are applied here. The index
@@ -45,8 +55,9 @@ def msa_attention(q: Tensor, k: Tensor, v: Tensor, index_q: Tensor, index_k: Ten
         raise ValueError(f"phase: {phase!r}, must be 'dense' or 'sparse'")
     if impl is not None and impl not in IMPLEMENTATIONS:
         raise ValueError(f"impl: {impl!r}, must be one of {sorted(IMPLEMENTATIONS)} or None")
-    return IMPLEMENTATIONS[impl or "reference"](q, k, v, index_q, index_k, cu_seqlens, block_size=block_size,
-                                                top_k=top_k, phase=phase)
+    return IMPLEMENTATIONS[impl or "reference"](
+        q, k, v, index_q, index_k, cu_seqlens, block_size=block_size, top_k=top_k, phase=phase
+    )
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor, index_q: Tensor, index_k: Tensor) -> None:
@@ -56,14 +67,18 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, index_q: Tensor, index_k: Te
         raise ValueError(f"q: dtype {q.dtype}, must be a floating type")
     num_tokens, num_heads, head_dim = q.shape
     if k.ndim != 3 or 0 in k.shape or num_heads % k.shape[1]:
-        raise ValueError(f"k: shape {tuple(k.shape)}, must be [T, Hkv, D] with Hkv dividing "
-                         f"the {num_heads} heads of q")
+        raise ValueError(
+            f"k: shape {tuple(k.shape)}, must be [T, Hkv, D] with Hkv dividing the {num_heads} heads of q"
+        )
     if index_k.ndim != 2 or 0 in index_k.shape:
         raise ValueError(f"index_k: shape {tuple(index_k.shape)}, must be [T, E] without an empty dimension")
     num_groups, index_dim = k.shape[1], index_k.shape[1]
-    shapes = {"k": (k, (num_tokens, num_groups, head_dim)), "v": (v, (num_tokens, num_groups, head_dim)),
-              "index_q": (index_q, (num_tokens, num_groups, index_dim)),
-              "index_k": (index_k, (num_tokens, index_dim))}
+    shapes = {
+        "k": (k, (num_tokens, num_groups, head_dim)),
+        "v": (v, (num_tokens, num_groups, head_dim)),
+        "index_q": (index_q, (num_tokens, num_groups, index_dim)),
+        "index_k": (index_k, (num_tokens, index_dim)),
+    }
     for name, (tensor, shape) in shapes.items():
         if tensor.shape != shape:
             raise ValueError(f"{name}: shape {tuple(tensor.shape)}, must be {shape}")
@@ -75,8 +90,11 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, index_q: Tensor, index_k: Te
 
 def _check_cu_seqlens(cu_seqlens: Tensor, num_tokens: int) -> None:
     if cu_seqlens.dtype != torch.int32 or cu_seqlens.ndim != 1 or len(cu_seqlens) < 2:
-        raise ValueError(f"cu_seqlens: {cu_seqlens.dtype} of shape {tuple(cu_seqlens.shape)}, "
-                         "must be int32 [documents + 1]")
+        raise ValueError(
+            f"cu_seqlens: {cu_seqlens.dtype} of shape {tuple(cu_seqlens.shape)}, "
+            "must be int32 [documents + 1]"
+        )
     if cu_seqlens[0] != 0 or cu_seqlens[-1] != num_tokens or (cu_seqlens.diff() < 0).any():
-        raise ValueError(f"cu_seqlens: {cu_seqlens.tolist()}, "
-                         f"must rise from 0 to {num_tokens}, the tokens of q")
+        raise ValueError(
+            f"cu_seqlens: {cu_seqlens.tolist()}, must rise from 0 to {num_tokens}, the tokens of q"
+        )

@@ -34,8 +34,18 @@ class MSAOutput(NamedTuple):
     """Log-sum-exp of the scaled attention logits over the tokens attended [T, H]."""
 
 
-def msa_attention(q: Tensor, k: Tensor, v: Tensor, index_q: Tensor, index_k: Tensor, cu_seqlens: Tensor, *,
-                  block_size: int, top_k: int, phase: str) -> MSAOutput:
+def msa_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    index_q: Tensor,
+    index_k: Tensor,
+    cu_seqlens: Tensor,
+    *,
+    block_size: int,
+    top_k: int,
+    phase: str,
+) -> MSAOutput:
     """Attend within each document, one chunk of queries at a time; half precision is computed in float32."""
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     q_HTD, k_RTD, v_RTD, index_q_RTE = (x.to(dtype).transpose(0, 1) for x in (q, k, v, index_q))
@@ -43,8 +53,11 @@ def msa_attention(q: Tensor, k: Tensor, v: Tensor, index_q: Tensor, index_k: Ten
     q_HTD, index_q_RTE = q_HTD * q.shape[-1] ** -0.5, index_q_RTE * index_q.shape[-1] ** -0.5
     lengths = [length for length in cu_seqlens.diff().tolist() if length]
     # split, not slices: the gradient of a split is one concatenation.
-    documents = zip(*(x.split(lengths, dim=1) for x in (q_HTD, k_RTD, v_RTD, index_q_RTE)),
-                    index_k_TE.split(lengths), strict=True)
+    documents = zip(
+        *(x.split(lengths, dim=1) for x in (q_HTD, k_RTD, v_RTD, index_q_RTE)),
+        index_k_TE.split(lengths),
+        strict=True,
+    )
     chunks = []
     with torch.autocast(q.device.type, enabled=False):
         for q_HnD, k_RnD, v_RnD, index_q_RnE, index_k_nE in documents:
@@ -52,15 +65,24 @@ def msa_attention(q: Tensor, k: Tensor, v: Tensor, index_q: Tensor, index_k: Ten
             parts = (q_HnD.split(CHUNK_QUERIES, dim=1), index_q_RnE.split(CHUNK_QUERIES, dim=1))
             for q_HCD, index_q_RCE in zip(*parts, strict=True):
                 last += q_HCD.shape[1]
-                inputs = (q_HCD, k_RnD[:, :last], v_RnD[:, :last], index_q_RCE, index_k_nE[:last],
-                          block_size, top_k, phase)
+                inputs = (
+                    q_HCD,
+                    k_RnD[:, :last],
+                    v_RnD[:, :last],
+                    index_q_RCE,
+                    index_k_nE[:last],
+                    block_size,
+                    top_k,
+                    phase,
+                )
                 if len(index_k_nE) > RECOMPUTE_TOKENS:
                     chunks.append(checkpoint(_attend, *inputs, use_reentrant=False, preserve_rng_state=False))
                 else:
                     chunks.append(_attend(*inputs))
     out_HCD, kl, block_ids_RCK, lse_HC = zip(*chunks, strict=True)
-    out_THD, block_ids_TRK, lse_TH = (torch.cat(parts, dim=1).transpose(0, 1)
-                                      for parts in (out_HCD, block_ids_RCK, lse_HC))
+    out_THD, block_ids_TRK, lse_TH = (
+        torch.cat(parts, dim=1).transpose(0, 1) for parts in (out_HCD, block_ids_RCK, lse_HC)
+    )
     index_kl = torch.stack(kl).sum() / (q.shape[0] * k.shape[1])
     return MSAOutput(out_THD.to(q.dtype), index_kl, block_ids_TRK, lse_TH)
 
@@ -95,8 +117,16 @@ def select_blocks(scores_RCL: Tensor, block_size: int, top_k: int) -> tuple[Tens
     return ids_RCK[..., :top_k], chosen_RCN
 
 
-def _attend(q_HCD: Tensor, k_RLD: Tensor, v_RLD: Tensor, index_q_RCE: Tensor, index_k_LE: Tensor,
-            block_size: int, top_k: int, phase: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _attend(
+    q_HCD: Tensor,
+    k_RLD: Tensor,
+    v_RLD: Tensor,
+    index_q_RCE: Tensor,
+    index_k_LE: Tensor,
+    block_size: int,
+    top_k: int,
+    phase: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Attend from the last C positions of a document's first L: output, summed KL, block ids, log-sum-exp."""
     (num_heads, num_queries, _), (num_groups, num_keys, _) = q_HCD.shape, k_RLD.shape
     scores_RCL = index_q_RCE @ index_k_LE.T
@@ -106,7 +136,7 @@ def _attend(q_HCD: Tensor, k_RLD: Tensor, v_RLD: Tensor, index_q_RCE: Tensor, in
         mask_RCL = mask_RCL & chosen_RCN.repeat_interleave(block_size, dim=-1)[..., :num_keys]
     bias_RCL = torch.where(mask_RCL, q_HCD.new_zeros(()), -torch.inf)
 
-    q_RQD = q_HCD.reshape(num_groups, -1, q_HCD.shape[-1])     # Q = G x C: a group's heads share its keys
+    q_RQD = q_HCD.reshape(num_groups, -1, q_HCD.shape[-1])  # Q = G x C: a group's heads share its keys
     logits_RGCL = (q_RQD @ k_RLD.mT).unflatten(1, (-1, num_queries)) + bias_RCL[:, None]
     probs_RGCL = logits_RGCL.softmax(-1)
     out_HCD = (probs_RGCL.flatten(1, 2) @ v_RLD).view(num_heads, num_queries, -1)

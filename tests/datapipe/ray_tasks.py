@@ -18,8 +18,12 @@ def write_documents(number: int) -> Output:
     """Four documents, one of which is dropped."""
     rows = [make.document_row([make.text(f"page {number} {i}")], uri=f"{number}-{i}") for i in range(4)]
     table = pa.Table.from_pylist(rows, schema=document.SCHEMA)
-    return Output({"documents": table.slice(1), "dropped": table.slice(0, 1)}, rows_in=4, dropped={"first": 1},
-                  metrics={"pages": 1})
+    return Output(
+        {"documents": table.slice(1), "dropped": table.slice(0, 1)},
+        rows_in=4,
+        dropped={"first": 1},
+        metrics={"pages": 1},
+    )
 
 
 def write_slowly(folder: str, number: int) -> Output:

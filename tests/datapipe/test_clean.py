@@ -13,10 +13,14 @@ from datapipe.stages.clean import clean, repaired, words
 from schemas import document
 from tests import make
 
-ENGLISH = ("The quick brown fox jumps over the lazy dog while seven other animals look on from the edge of "
-           "the wood and say nothing.")
-GERMAN = ("Der schnelle braune Fuchs springt über den faulen Hund, während sieben andere Tiere vom Waldrand "
-          "aus zusehen und gar nichts dazu sagen.")
+ENGLISH = (
+    "The quick brown fox jumps over the lazy dog while seven other animals look on from the edge of "
+    "the wood and say nothing."
+)
+GERMAN = (
+    "Der schnelle braune Fuchs springt über den faulen Hund, während sieben andere Tiere vom Waldrand "
+    "aus zusehen und gar nichts dazu sagen."
+)
 JAPANESE = "素早い茶色の狐は怠け者の犬を飛び越え、他の七匹の動物は森の端から何も言わずに眺めています。"
 
 
@@ -24,20 +28,23 @@ def one(segments: list[dict], spec: CleanSpec | None = None, **columns: Any) -> 
     return clean(make.documents([make.document_row(segments, **columns)]), spec or CleanSpec()).to_pylist()[0]
 
 
-@pytest.mark.parametrize(("role", "before", "after"), [
-    ("paragraph", "  two\u00a0 spaces\tand \r\n a line  ", "two spaces and\na line"),
-    ("paragraph", "a\n\n\n\nb", "a\n\nb"),
-    ("paragraph", "cafe\u0301 so\u00adft \ufeffbom \x00nul \x1b", "café soft bom nul"),
-    ("paragraph", "one\u2028two\x85three\ffour", "one\ntwo\nthree\nfour"),
-    ("paragraph", "e\x07\u0301", "é"),
-    ("paragraph", "किताब \u200d می\u200cخواهم", "किताब \u200d می\u200cخواهم"),
-    ("paragraph", "CafÃ© stays for later", "CafÃ© stays for later"),
-    ("code", "def f():\r\n\treturn  1 \x00\n\n\n\nx", "def f():\n\treturn  1 \n\n\n\nx"),
-    ("table", "a\t\tb\n1\t 2\tc", "a\t\tb\n1\t 2\tc"),
-    ("user", "    indented\n\n\n    code", "    indented\n\n\n    code"),
-    ("code", " \n\t\n", ""),
-    ("paragraph", "\u00a0\u3000", ""),
-])
+@pytest.mark.parametrize(
+    ("role", "before", "after"),
+    [
+        ("paragraph", "  two\u00a0 spaces\tand \r\n a line  ", "two spaces and\na line"),
+        ("paragraph", "a\n\n\n\nb", "a\n\nb"),
+        ("paragraph", "cafe\u0301 so\u00adft \ufeffbom \x00nul \x1b", "café soft bom nul"),
+        ("paragraph", "one\u2028two\x85three\ffour", "one\ntwo\nthree\nfour"),
+        ("paragraph", "e\x07\u0301", "é"),
+        ("paragraph", "किताब \u200d می\u200cخواهم", "किताब \u200d می\u200cخواهم"),
+        ("paragraph", "CafÃ© stays for later", "CafÃ© stays for later"),
+        ("code", "def f():\r\n\treturn  1 \x00\n\n\n\nx", "def f():\n\treturn  1 \n\n\n\nx"),
+        ("table", "a\t\tb\n1\t 2\tc", "a\t\tb\n1\t 2\tc"),
+        ("user", "    indented\n\n\n    code", "    indented\n\n\n    code"),
+        ("code", " \n\t\n", ""),
+        ("paragraph", "\u00a0\u3000", ""),
+    ],
+)
 def test_text_is_repaired_outside_code_and_tables(role: str, before: str, after: str) -> None:
     assert repaired(before, role) == after
 
@@ -49,19 +56,37 @@ def test_words_are_runs_between_spaces_or_single_characters_of_unspaced_scripts(
 
 
 def test_empty_segments_leave_and_masks_follow_their_segments() -> None:
-    places = [(0, 0, 1, None, "gone"), (1, None, None, [0.0, 0.0, 0.5, 0.5], "box"), (2, 5, 10, None, "word"),
-              (2, None, None, None, "all")]
-    masks = [{"segment": s, "start": start, "end": end, "box": box, "reason": reason, "action": "no_loss",
-              "detector": "d"} for s, start, end, box, reason in places]
+    places = [
+        (0, 0, 1, None, "gone"),
+        (1, None, None, [0.0, 0.0, 0.5, 0.5], "box"),
+        (2, 5, 10, None, "word"),
+        (2, None, None, None, "all"),
+    ]
+    masks = [
+        {
+            "segment": s,
+            "start": start,
+            "end": end,
+            "box": box,
+            "reason": reason,
+            "action": "no_loss",
+            "detector": "d",
+        }
+        for s, start, end, box, reason in places
+    ]
     row = one([make.text(" \n "), make.picture_segment("m"), make.text("a    quick\tfox")], masks=masks)
     assert [s["text"] for s in row["segments"]] == [None, "a quick fox"]
     assert [(m["reason"], m["segment"], m["start"], m["end"]) for m in row["masks"]] == [
-        ("box", 0, None, None), ("word", 1, 2, 7), ("all", 1, None, None)]
+        ("box", 0, None, None),
+        ("word", 1, 2, 7),
+        ("all", 1, None, None),
+    ]
     assert row["masks"][0]["box"] == [0.0, 0.0, 0.5, 0.5]
 
 
-@pytest.mark.parametrize(("text", "lang"),
-                         [(ENGLISH, "en"), (GERMAN, "de"), (JAPANESE, "ja"), (ENGLISH.upper(), "en")])
+@pytest.mark.parametrize(
+    ("text", "lang"), [(ENGLISH, "en"), (GERMAN, "de"), (JAPANESE, "ja"), (ENGLISH.upper(), "en")]
+)
 def test_the_language_is_detected_from_prose(text: str, lang: str) -> None:
     code = make.text("".join(f"für = {i}; und = der + die * das\n" for i in range(50)), "code")
     row = one([make.text(text), code], lang="xx")
@@ -80,8 +105,12 @@ def test_documents_leave_for_their_language_only_when_long_enough_and_sure() -> 
     spec = CleanSpec(languages=("en",))
     assert one([make.text(ENGLISH)], spec)["drop_reason"] is None
     assert one([make.text(GERMAN)], spec, lang="en")["drop_reason"] == "language"
-    assert one([make.text("Drei kurze Worte und noch sieben weitere, dann ist Schluss damit.")], spec,
-               lang="de")["drop_reason"] is None
+    assert (
+        one(
+            [make.text("Drei kurze Worte und noch sieben weitere, dann ist Schluss damit.")], spec, lang="de"
+        )["drop_reason"]
+        is None
+    )
     assert one([make.text(GERMAN)], CleanSpec(languages=("en",), min_lang_prob=1.0))["drop_reason"] is None
     assert one([make.text(GERMAN)])["drop_reason"] is None
 
@@ -106,8 +135,12 @@ ODD = " \t\n\r\x00\x0b\x85\xad\u00a0\u2028\ufeffe\u0301\u0308oa\u0327\u1100\u116
 CHARACTERS = st.one_of(st.sampled_from(ODD), st.characters(exclude_categories=["Cs"]))
 TEXTS = st.one_of(st.text(CHARACTERS, max_size=30), st.sampled_from([ENGLISH, GERMAN, JAPANESE]))
 ROLES = st.sampled_from(["paragraph", "code", "table", "alt"])
-SEGMENTS = st.lists(st.one_of(st.builds(make.text, TEXTS, ROLES),
-                              st.builds(make.picture_segment, st.sampled_from(["m", None]))), max_size=4)
+SEGMENTS = st.lists(
+    st.one_of(
+        st.builds(make.text, TEXTS, ROLES), st.builds(make.picture_segment, st.sampled_from(["m", None]))
+    ),
+    max_size=4,
+)
 
 
 @st.composite
@@ -119,11 +152,26 @@ def batches(draw: st.DrawFn) -> pa.RecordBatch:
             length = len(segment["text"] or "")
             if length and draw(st.booleans()):
                 start, end = sorted(draw(st.tuples(st.integers(0, length), st.integers(0, length))))
-                masks.append({"segment": index, "start": start, "end": end, "box": None, "reason": "r",
-                              "action": "no_loss", "detector": "d"})
-        rows.append(make.document_row(segments, f"{number}.html", masks=masks,
-                                      title=draw(st.one_of(st.none(), TEXTS)),
-                                      lang=draw(st.sampled_from([None, "de"]))))
+                masks.append(
+                    {
+                        "segment": index,
+                        "start": start,
+                        "end": end,
+                        "box": None,
+                        "reason": "r",
+                        "action": "no_loss",
+                        "detector": "d",
+                    }
+                )
+        rows.append(
+            make.document_row(
+                segments,
+                f"{number}.html",
+                masks=masks,
+                title=draw(st.one_of(st.none(), TEXTS)),
+                lang=draw(st.sampled_from([None, "de"])),
+            )
+        )
     return make.documents(rows)
 
 
@@ -144,14 +192,25 @@ def test_rows_and_schema_stay_and_neither_a_second_run_nor_the_split_matters(bat
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.text(CHARACTERS, max_size=15), st.text(CHARACTERS, max_size=15), st.text(CHARACTERS, max_size=15),
-       st.sampled_from(["paragraph", "code"]))
+@given(
+    st.text(CHARACTERS, max_size=15),
+    st.text(CHARACTERS, max_size=15),
+    st.text(CHARACTERS, max_size=15),
+    st.sampled_from(["paragraph", "code"]),
+)
 def test_a_mask_never_loses_characters_it_covered(before: str, covered: str, after: str, role: str) -> None:
-    mask = {"segment": 0, "start": len(before), "end": len(before + covered), "box": None, "reason": "r",
-            "action": "no_loss", "detector": "d"}
+    mask = {
+        "segment": 0,
+        "start": len(before),
+        "end": len(before + covered),
+        "box": None,
+        "reason": "r",
+        "action": "no_loss",
+        "detector": "d",
+    }
     row = one([make.text(before + covered + after, role)], masks=[mask])
     essence = "".join(repaired(covered, role).split())
-    found = "".join(row["segments"][0]["text"][m["start"]:m["end"]] for m in row["masks"])
+    found = "".join(row["segments"][0]["text"][m["start"] : m["end"]] for m in row["masks"])
     for character in unicodedata.normalize("NFD", essence):
         assert character in unicodedata.normalize("NFD", found)
 
@@ -159,8 +218,15 @@ def test_a_mask_never_loses_characters_it_covered(before: str, covered: str, aft
 @settings(deadline=None, max_examples=60)
 @given(st.text("ab \n\t", max_size=12), st.text("xy \n\t", max_size=12), st.text("cd \n\t", max_size=12))
 def test_a_mask_covers_the_same_words_before_and_after(before: str, covered: str, after: str) -> None:
-    mask = {"segment": 0, "start": len(before), "end": len(before + covered), "box": None, "reason": "r",
-            "action": "no_loss", "detector": "d"}
+    mask = {
+        "segment": 0,
+        "start": len(before),
+        "end": len(before + covered),
+        "box": None,
+        "reason": "r",
+        "action": "no_loss",
+        "detector": "d",
+    }
     row = one([make.text(before + covered + after)], masks=[mask])
-    found = "".join(row["segments"][0]["text"][m["start"]:m["end"]] for m in row["masks"])
+    found = "".join(row["segments"][0]["text"][m["start"] : m["end"]] for m in row["masks"])
     assert found.split() == covered.split()

@@ -130,7 +130,9 @@ def test_large_frames_junk_and_sound_alone_are_refused_with_their_reason() -> No
 
 def test_decoding_and_torch_live_in_one_process():
     """decord would load a CUDA library that replaces torch's CPU BLAS and crashes it."""
-    program = ("import datapipe.decode.video as v, torch\n"
-               "assert v.decord is not None\n"
-               "torch.nn.Linear(384, 24)(torch.randn(64, 384)).sum().backward()")
+    program = (
+        "import datapipe.decode.video as v, torch\n"
+        "assert v.decord is not None\n"
+        "torch.nn.Linear(384, 24)(torch.randn(64, 384)).sum().backward()"
+    )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -48,8 +48,9 @@ def run(rows: list[dict[str, Any]], spec: DedupeTextSpec = SPEC, batch_rows: int
     return result
 
 
-def fates(rows: list[dict[str, Any]],
-          spec: DedupeTextSpec = SPEC) -> dict[str, tuple[str | None, str | None]]:
+def fates(
+    rows: list[dict[str, Any]], spec: DedupeTextSpec = SPEC
+) -> dict[str, tuple[str | None, str | None]]:
     """(uri of the representative, drop reason) by uri."""
     by_id = {r["doc_id"]: r["uri"] for r in rows}
     return {r["uri"]: (by_id.get(r["cluster_id"]), r["drop_reason"]) for r in run(rows, spec).to_pylist()}
@@ -57,18 +58,26 @@ def fates(rows: list[dict[str, Any]],
 
 def test_planted_duplicates_are_found_and_the_longest_text_stays() -> None:
     found = words(0, 300)
-    rows = [row("near", " ".join(edited(found, 3, 1))), row("long", " ".join([*found, "and", "more"])),
-            row("copy1", " ".join(found)), row("copy2", "  " + " ".join(found).upper() + "\n"),
-            row("other", " ".join(words(9, 300)))]
+    rows = [
+        row("near", " ".join(edited(found, 3, 1))),
+        row("long", " ".join([*found, "and", "more"])),
+        row("copy1", " ".join(found)),
+        row("copy2", "  " + " ".join(found).upper() + "\n"),
+        row("other", " ".join(words(9, 300))),
+    ]
     copies = sorted(("copy1", "copy2"), key=lambda name: ids.document_id("test", name, ""))
     assert fates(rows) == {
-        "near": ("long", "duplicate_near"), "long": ("long", None), "other": (None, None),
-        copies[0]: ("long", "duplicate_near"), copies[1]: ("long", "duplicate_exact")}
+        "near": ("long", "duplicate_near"),
+        "long": ("long", None),
+        "other": (None, None),
+        copies[0]: ("long", "duplicate_near"),
+        copies[1]: ("long", "duplicate_exact"),
+    }
 
 
 def test_similarity_decides_and_its_limit_can_be_moved() -> None:
     found = words(1, 400)
-    rows = [row("a", " ".join(found)), row("b", " ".join(edited(found, 20, 2)))]      # Jaccard about 0.63
+    rows = [row("a", " ".join(found)), row("b", " ".join(edited(found, 20, 2)))]  # Jaccard about 0.63
     assert fates(rows) == {"a": (None, None), "b": (None, None)}
     loose = DedupeTextSpec(min_similarity=0.5, num_bands=64)
     assert sorted(reason or "" for _, reason in fates(rows, loose).values()) == ["", "duplicate_near"]
@@ -77,15 +86,24 @@ def test_similarity_decides_and_its_limit_can_be_moved() -> None:
 def test_of_equal_texts_the_one_with_more_media_stays() -> None:
     text = " ".join(words(2, 60))
     rows = [row("bare", text), row("shown", text, "m1", "m2"), row("lost", text, None, None, None)]
-    assert fates(rows) == {"bare": ("shown", "duplicate_exact"), "shown": ("shown", None),
-                           "lost": ("shown", "duplicate_exact")}
+    assert fates(rows) == {
+        "bare": ("shown", "duplicate_exact"),
+        "shown": ("shown", None),
+        "lost": ("shown", "duplicate_exact"),
+    }
 
 
 def test_short_texts_merge_only_with_the_same_media() -> None:
     title, caption = "Figure", " ".join(words(3, 40))
-    rows = [row("t1", title, "m1"), row("t2", title, "m2"), row("t3", title, "m1"),
-            row("t4", title, "m1", None), row("c1", caption, "m1"), row("c2", caption, "m2"),
-            row("c3", caption + " x", "m1")]
+    rows = [
+        row("t1", title, "m1"),
+        row("t2", title, "m2"),
+        row("t3", title, "m1"),
+        row("t4", title, "m1", None),
+        row("c1", caption, "m1"),
+        row("c2", caption, "m2"),
+        row("c3", caption + " x", "m1"),
+    ]
     result = fates(rows)
     assert result["t2"] == result["c2"] == (None, None)
     assert sorted(str(result[name][1]) for name in ("t1", "t3", "t4")) == ["None"] + ["duplicate_exact"] * 2
@@ -95,8 +113,13 @@ def test_short_texts_merge_only_with_the_same_media() -> None:
 
 
 def test_texts_below_a_shingle_are_no_near_duplicates_and_those_without_text_go_by_media() -> None:
-    rows = [row("a", "Save the file"), row("b", "Save, the file"), row("c", "", "m1"), row("d", "", "m1"),
-            row("e", "", "m2")]
+    rows = [
+        row("a", "Save the file"),
+        row("b", "Save, the file"),
+        row("c", "", "m1"),
+        row("d", "", "m1"),
+        row("e", "", "m2"),
+    ]
     result = fates(rows)
     assert result["a"] == result["b"] == result["e"] == (None, None)
     assert result["c"][0] == result["d"][0] is not None
@@ -105,8 +128,11 @@ def test_texts_below_a_shingle_are_no_near_duplicates_and_those_without_text_go_
 def test_texts_without_spaces_are_compared_by_characters() -> None:
     rng = random.Random(4)
     text = [chr(0x4E00 + rng.randrange(2000)) for _ in range(300)]
-    rows = [row("a", "".join(text)), row("b", "".join([*text[:150], "新", *text[151:]]) + "。終"),
-            row("c", "".join(reversed(text)))]
+    rows = [
+        row("a", "".join(text)),
+        row("b", "".join([*text[:150], "新", *text[151:]]) + "。終"),
+        row("c", "".join(reversed(text))),
+    ]
     assert fates(rows) == {"a": ("b", "duplicate_near"), "b": ("b", None), "c": (None, None)}
 
 
@@ -137,9 +163,11 @@ def test_recall_and_precision_on_planted_pairs() -> None:
                 planted.add(number)
     result = fates(rows)
     merged = {number for number in range(60) if result[f"{number}"][0] is not None}
-    assert planted <= merged        # all with a Jaccard similarity of at least 0.86
-    assert all(cluster in (None, name, f"{name}-copy", name.removesuffix("-copy"))
-               for name, (cluster, _) in result.items())
+    assert planted <= merged  # all with a Jaccard similarity of at least 0.86
+    assert all(
+        cluster in (None, name, f"{name}-copy", name.removesuffix("-copy"))
+        for name, (cluster, _) in result.items()
+    )
 
 
 def test_no_documents_give_no_clusters() -> None:
@@ -167,34 +195,48 @@ def signature_id() -> str:
 
 
 def test_signatures_are_the_same_in_every_process() -> None:
-    other = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True,
-                           env={"PYTHONHASHSEED": "7", "PYTHONPATH": "."})
+    other = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONHASHSEED": "7", "PYTHONPATH": "."},
+    )
     assert other.stdout.strip() == signature_id() == SIGNATURE_ID
 
 
 # ---- properties
 
 POOL = [words(seed, count) for seed, count in [(10, 3), (11, 30), (12, 60), (13, 120)]]
-TEXTS = st.builds(lambda found, edits, seed: " ".join(edited(found, min(edits, len(found)), seed)),
-                  st.sampled_from(POOL), st.sampled_from([0, 0, 1, 2, 4]), st.integers(0, 5))
+TEXTS = st.builds(
+    lambda found, edits, seed: " ".join(edited(found, min(edits, len(found)), seed)),
+    st.sampled_from(POOL),
+    st.sampled_from([0, 0, 1, 2, 4]),
+    st.integers(0, 5),
+)
 MEDIA = st.lists(st.sampled_from(["m1", "m2", None]), max_size=2)
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.tuples(TEXTS, MEDIA), min_size=1, max_size=12), st.randoms(use_true_random=False),
-       st.integers(1, 12))
+@given(
+    st.lists(st.tuples(TEXTS, MEDIA), min_size=1, max_size=12),
+    st.randoms(use_true_random=False),
+    st.integers(1, 12),
+)
 def test_only_cluster_and_reason_change_and_neither_order_nor_split_nor_a_second_run_matters(
-        contents: list, rng: random.Random, batch_rows: int) -> None:
+    contents: list, rng: random.Random, batch_rows: int
+) -> None:
     rows = [row(f"{i}", text, *media) for i, (text, media) in enumerate(contents)]
     once = run(rows)
     assert once.schema == document.SCHEMA
     assert once.drop_columns(["cluster_id", "drop_reason"]) == make.documents(rows).drop_columns(
-        ["cluster_id", "drop_reason"])
+        ["cluster_id", "drop_reason"]
+    )
     assert run(once.to_pylist(), batch_rows=batch_rows) == once
     by_id = {r["doc_id"]: r for r in once.to_pylist()}
     rng.shuffle(rows)
     assert {r["doc_id"]: r for r in run(rows, batch_rows=batch_rows).to_pylist()} == by_id
-    for r in by_id.values():        # one document of each cluster stays: its representative
+    for r in by_id.values():  # one document of each cluster stays: its representative
         assert (r["drop_reason"] is None) == (r["cluster_id"] in (None, r["doc_id"]))
 
 

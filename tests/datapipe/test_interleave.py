@@ -14,14 +14,28 @@ from tests.make import document_row, documents, picture_segment, text, video_seg
 SPEC = InterleaveSpec()
 
 
-def mask(segment: int, action: str, start: int | None = None, end: int | None = None, reason: str = "email",
-         box: list[float] | None = None) -> dict[str, Any]:
-    return {"segment": segment, "start": start, "end": end, "box": box, "reason": reason, "action": action,
-            "detector": "test"}
+def mask(
+    segment: int,
+    action: str,
+    start: int | None = None,
+    end: int | None = None,
+    reason: str = "email",
+    box: list[float] | None = None,
+) -> dict[str, Any]:
+    return {
+        "segment": segment,
+        "start": start,
+        "end": end,
+        "box": box,
+        "reason": reason,
+        "action": action,
+        "detector": "test",
+    }
 
 
-def stream(segments: list[dict[str, Any]], masks: list[dict[str, Any]] | None = None,
-           spec: InterleaveSpec = SPEC) -> dict[str, Any]:
+def stream(
+    segments: list[dict[str, Any]], masks: list[dict[str, Any]] | None = None, spec: InterleaveSpec = SPEC
+) -> dict[str, Any]:
     batch = interleave(documents([document_row(segments, masks=masks or [])]), spec)
     document.validate(batch)
     return batch.to_pylist()[0]
@@ -37,10 +51,23 @@ def test_a_picture_keeps_its_place_and_its_caption() -> None:
 
 
 def test_alternative_text_stays_only_without_a_caption() -> None:
-    row = stream([picture_segment("a"), text("alt a", "alt"), text("Figure 1", "caption"),
-                  picture_segment("b"), text("alt b", "alt"), text("After.")])
-    assert shown(row) == [("figure", "a"), ("caption", "Figure 1"), ("figure", "b"), ("alt", "alt b"),
-                          ("paragraph", "After.")]
+    row = stream(
+        [
+            picture_segment("a"),
+            text("alt a", "alt"),
+            text("Figure 1", "caption"),
+            picture_segment("b"),
+            text("alt b", "alt"),
+            text("After."),
+        ]
+    )
+    assert shown(row) == [
+        ("figure", "a"),
+        ("caption", "Figure 1"),
+        ("figure", "b"),
+        ("alt", "alt b"),
+        ("paragraph", "After."),
+    ]
 
 
 def test_alternative_text_stays_when_a_mask_drops_the_caption() -> None:
@@ -61,8 +88,9 @@ def test_alternative_text_stands_in_for_a_picture_that_could_not_be_had() -> Non
 
 
 def test_the_caption_of_a_missing_picture_does_not_pass_to_the_one_before() -> None:
-    row = stream([picture_segment("a"), text("alt a", "alt"),
-                  picture_segment(None), text("Figure 2", "caption")])
+    row = stream(
+        [picture_segment("a"), text("alt a", "alt"), picture_segment(None), text("Figure 2", "caption")]
+    )
     assert shown(row) == [("figure", "a"), ("alt", "alt a"), ("paragraph", "Figure 2")]
 
 
@@ -87,37 +115,54 @@ def test_a_caption_without_a_picture_stays_a_caption() -> None:
 
 
 def test_transcript_stays_behind_its_stretch_of_video() -> None:
-    segments = [video_segment("v", 0, 5), text("Hello.", "transcript", 0, 5),
-                video_segment("v", 5, 9), text("Bye.", "transcript", 5, 9)]
+    segments = [
+        video_segment("v", 0, 5),
+        text("Hello.", "transcript", 0, 5),
+        video_segment("v", 5, 9),
+        text("Bye.", "transcript", 5, 9),
+    ]
     assert stream(segments)["segments"] == segments
 
 
 def test_dropped_characters_leave_and_later_masks_move_with_their_text() -> None:
     content = "Call 555-1234 or write me@a.org today."
     at = content.index("me@a.org")
-    row = stream([text("gone"), text(content)],
-                 [mask(0, "drop"), mask(1, "drop", 5, 17), mask(1, "no_loss", at, at + 8)])
+    row = stream(
+        [text("gone"), text(content)],
+        [mask(0, "drop"), mask(1, "drop", 5, 17), mask(1, "no_loss", at, at + 8)],
+    )
     (segment,), (moved,) = row["segments"], row["masks"]
     assert segment["text"] == "Call write me@a.org today."
     assert moved["segment"] == 0
-    assert segment["text"][moved["start"]:moved["end"]] == "me@a.org"
+    assert segment["text"][moved["start"] : moved["end"]] == "me@a.org"
 
 
 def test_a_no_loss_mask_shrinks_by_what_is_dropped_inside_it_and_vanishes_when_nothing_is_left() -> None:
-    masks = [mask(0, "drop", 2, 4), mask(0, "drop", 3, 5), mask(0, "no_loss", 1, 6),
-             mask(0, "no_loss", 2, 5, reason="phone")]
+    masks = [
+        mask(0, "drop", 2, 4),
+        mask(0, "drop", 3, 5),
+        mask(0, "no_loss", 1, 6),
+        mask(0, "no_loss", 2, 5, reason="phone"),
+    ]
     row = stream([text("0123456789")], masks)
     assert row["segments"][0]["text"] == "0156789"
     assert [(m["start"], m["end"], m["reason"]) for m in row["masks"]] == [(1, 3, "email")]
 
 
 def test_dropped_seconds_part_a_stretch_of_video_and_masks_follow_the_parts_they_touch() -> None:
-    masks = [mask(0, "drop", 4000, 6000, reason="black"), mask(0, "drop", 9000, None),
-             mask(0, "no_loss", 5000, 7000, reason="static"), mask(0, "no_loss")]
+    masks = [
+        mask(0, "drop", 4000, 6000, reason="black"),
+        mask(0, "drop", 9000, None),
+        mask(0, "no_loss", 5000, 7000, reason="static"),
+        mask(0, "no_loss"),
+    ]
     row = stream([video_segment("v", 1.5, 10)], masks)
     assert [(s["t_start_s"], s["t_end_s"]) for s in row["segments"]] == [(1.5, 4), (6, 9)]
     assert [(m["segment"], m["reason"], m["start"]) for m in row["masks"]] == [
-        (1, "static", 5000), (0, "email", None), (1, "email", None)]
+        (1, "static", 5000),
+        (0, "email", None),
+        (1, "email", None),
+    ]
 
 
 def test_masks_of_a_region_move_with_their_picture() -> None:
@@ -134,10 +179,17 @@ def test_a_document_of_which_nothing_is_left_is_dropped_as_empty_and_keeps_its_s
     assert departures(segments, masks, SPEC) == ["empty", "no_medium", "repeated_image", "empty"]
 
 
-TEXTS = st.builds(text, st.text("ab \U0001F600é", max_size=12),
-                  st.sampled_from(["paragraph", "alt", "alt", "caption", "caption", "transcript"]))
-SEGMENTS = st.one_of(TEXTS, TEXTS, st.builds(picture_segment, st.sampled_from([None, "p", "q"])),
-                     st.builds(video_segment, st.just("v"), st.integers(0, 3), st.integers(4, 9)))
+TEXTS = st.builds(
+    text,
+    st.text("ab \U0001f600é", max_size=12),
+    st.sampled_from(["paragraph", "alt", "alt", "caption", "caption", "transcript"]),
+)
+SEGMENTS = st.one_of(
+    TEXTS,
+    TEXTS,
+    st.builds(picture_segment, st.sampled_from([None, "p", "q"])),
+    st.builds(video_segment, st.just("v"), st.integers(0, 3), st.integers(4, 9)),
+)
 
 
 @st.composite
@@ -160,8 +212,9 @@ def specs(draw: st.DrawFn) -> InterleaveSpec:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(rows(), max_size=4), specs())
-def test_rows_are_conserved_and_only_segments_masks_and_drop_reason_change(made: list[dict],
-                                                                           spec: InterleaveSpec) -> None:
+def test_rows_are_conserved_and_only_segments_masks_and_drop_reason_change(
+    made: list[dict], spec: InterleaveSpec
+) -> None:
     batch = documents(made)
     after = interleave(batch, spec)
     document.validate(after)
@@ -193,28 +246,36 @@ def test_every_segment_stays_in_order_or_has_a_reason_to_leave(row: dict, spec: 
     if after["drop_reason"] is None:
         staying = [s for s, reason in zip(row["segments"], reasons, strict=True) if reason is None]
         # A video may be parted; any other segment stays one segment.
-        before, now = ([s["media_id"] for s in segments if s["kind"] != "video"]
-                       for segments in (staying, after["segments"]))
+        before, now = (
+            [s["media_id"] for s in segments if s["kind"] != "video"]
+            for segments in (staying, after["segments"])
+        )
         assert before == now
     else:
         assert None not in reasons
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.text("abcdef", min_size=1, max_size=20),
-       st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), max_size=4),
-       st.integers(0, 19), st.integers(1, 20))
+@given(
+    st.text("abcdef", min_size=1, max_size=20),
+    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), max_size=4),
+    st.integers(0, 19),
+    st.integers(1, 20),
+)
 def test_a_moved_mask_covers_the_characters_it_covered_that_are_left(
-        content: str, drops: list[tuple[int, int]], start: int, length: int) -> None:
+    content: str, drops: list[tuple[int, int]], start: int, length: int
+) -> None:
     gone = {i for at, n in drops for i in range(at, at + n)}
-    row = stream([text("x"), text(content)], [*(mask(1, "drop", at, at + n) for at, n in drops),
-                                              mask(1, "no_loss", start, start + length)])
+    row = stream(
+        [text("x"), text(content)],
+        [*(mask(1, "drop", at, at + n) for at, n in drops), mask(1, "no_loss", start, start + length)],
+    )
     left = [i for i in range(len(content)) if i not in gone]
     covered = [i for i in left if start <= i < start + length]
     if covered:
         (moved,) = row["masks"]
         kept = row["segments"][1]["text"]
         assert kept == "".join(content[i] for i in left)
-        assert kept[moved["start"]:moved["end"]] == "".join(content[i] for i in covered)
+        assert kept[moved["start"] : moved["end"]] == "".join(content[i] for i in covered)
     else:
         assert row["masks"] == []

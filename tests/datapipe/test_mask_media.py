@@ -27,9 +27,20 @@ def picture(width: int, height: int, **columns: object) -> dict:
     return make.media_row(make.picture(width, height, seed=width * 1000 + height), **columns)
 
 
-@pytest.mark.parametrize(("width", "height", "reason"), [
-    (32, 32, None), (31, 40, "too_small"), (40, 31, "too_small"), (32, 128, None), (128, 32, None),
-    (32, 129, "extreme_aspect"), (129, 32, "extreme_aspect"), (1, 1, "too_small"), (1, 600, "too_small")])
+@pytest.mark.parametrize(
+    ("width", "height", "reason"),
+    [
+        (32, 32, None),
+        (31, 40, "too_small"),
+        (40, 31, "too_small"),
+        (32, 128, None),
+        (128, 32, None),
+        (32, 129, "extreme_aspect"),
+        (129, 32, "extreme_aspect"),
+        (1, 1, "too_small"),
+        (1, 600, "too_small"),
+    ],
+)
 def test_pictures_leave_for_their_size_and_shape(width: int, height: int, reason: str | None) -> None:
     row = picture(width, height)
     found = masks([make.text("t"), make.picture_segment(row["media_id"])], make.media_table([row]))
@@ -40,9 +51,13 @@ def test_what_could_not_be_had_or_decoded_leaves_as_media_error() -> None:
     broken = {**picture(64, 64), "pixels_id": None, "width": None, "height": None, "error": "Truncated: ends"}
     video = {**broken, "media_id": ids.content_id(b"v"), "bytes": b"v", "kind": "video", "mime": "video/webm"}
     media = make.media_table([broken, video])
-    segments = [make.picture_segment(None), make.picture_segment(broken["media_id"]),
-                make.picture_segment("elsewhere"), make.video_segment(video["media_id"], 0, 1),
-                make.text("stays")]
+    segments = [
+        make.picture_segment(None),
+        make.picture_segment(broken["media_id"]),
+        make.picture_segment("elsewhere"),
+        make.video_segment(video["media_id"], 0, 1),
+        make.text("stays"),
+    ]
     assert masks(segments, media) == [(i, "media_error") for i in range(4)]
 
 
@@ -53,13 +68,17 @@ def test_a_video_that_plays_stays_whatever_its_size() -> None:
 
 def test_a_picture_in_too_many_documents_leaves_from_all_by_its_pixels() -> None:
     logo, twin, rare = picture(64, 64), picture(65, 64), picture(66, 64)
-    twin["pixels_id"] = logo["pixels_id"]       # the same pixels in another file
+    twin["pixels_id"] = logo["pixels_id"]  # the same pixels in another file
     media = make.media_table([logo, twin, rare])
     shown = [[logo, logo, rare], [twin], [logo, twin], [rare]]
-    batch = make.documents([make.document_row([make.picture_segment(m["media_id"]) for m in row], f"{i}.html")
-                            for i, row in enumerate(shown)])
+    batch = make.documents(
+        [
+            make.document_row([make.picture_segment(m["media_id"]) for m in row], f"{i}.html")
+            for i, row in enumerate(shown)
+        ]
+    )
     seen = pa.Table.from_batches([mask_media.occurrences(batch, media)])
-    assert seen.num_rows == 5       # twice in one document counts once
+    assert seen.num_rows == 5  # twice in one document counts once
     repeated = mask_media.repeated(seen, SPEC)
     assert repeated.to_pylist() == [{"pixels_id": logo["pixels_id"], "num_documents": 3}]
     assert mask_media.repeated(seen, MaskMediaSpec(max_documents=3)).num_rows == 0
@@ -71,8 +90,15 @@ def test_a_picture_in_too_many_documents_leaves_from_all_by_its_pixels() -> None
 
 def test_a_picture_already_dropped_keeps_its_reason() -> None:
     row = picture(16, 16)
-    old = {"segment": 0, "start": None, "end": None, "box": None, "reason": "watermark", "action": "drop",
-           "detector": "d"}
+    old = {
+        "segment": 0,
+        "start": None,
+        "end": None,
+        "box": None,
+        "reason": "watermark",
+        "action": "drop",
+        "detector": "d",
+    }
     batch = make.documents([make.document_row([make.picture_segment(row["media_id"])], masks=[old])])
     marked = mask_media.mark(batch, make.media_table([row]), NONE_REPEATED, SPEC)
     assert marked["masks"].to_pylist() == [[old]]
@@ -80,24 +106,34 @@ def test_a_picture_already_dropped_keeps_its_reason() -> None:
 
 # ---- properties
 
-MEDIA = [picture(64, 64), picture(65, 64), picture(16, 16), picture(40, 400),
-         {**picture(67, 64), "pixels_id": None, "width": None, "height": None, "error": "Damaged: x"}]
+MEDIA = [
+    picture(64, 64),
+    picture(65, 64),
+    picture(16, 16),
+    picture(40, 400),
+    {**picture(67, 64), "pixels_id": None, "width": None, "height": None, "error": "Damaged: x"},
+]
 TABLE = make.media_table(MEDIA)
-SEGMENTS = st.lists(st.one_of(st.just(make.text("t")),
-                              st.sampled_from([None, "elsewhere", *(m["media_id"] for m in MEDIA)])
-                              .map(make.picture_segment)), max_size=4)
+SEGMENTS = st.lists(
+    st.one_of(
+        st.just(make.text("t")),
+        st.sampled_from([None, "elsewhere", *(m["media_id"] for m in MEDIA)]).map(make.picture_segment),
+    ),
+    max_size=4,
+)
 
 
 @settings(deadline=None, max_examples=25)
 @given(st.lists(SEGMENTS, min_size=1, max_size=6), st.randoms(use_true_random=False), st.integers(1, 6))
 def test_only_masks_change_and_neither_order_nor_split_nor_a_second_run_matters(
-        all_segments: list, random: object, size: int) -> None:
+    all_segments: list, random: object, size: int
+) -> None:
     rows = [make.document_row(s, f"{i}.html") for i, s in enumerate(all_segments)]
     batch = make.documents(rows)
     once = _run(batch, batch.num_rows)
     assert once.drop_columns(["masks"]) == batch.drop_columns(["masks"])
     assert _run(once, size) == once
-    random.shuffle(rows)        # type: ignore[attr-defined]
+    random.shuffle(rows)  # type: ignore[attr-defined]
     shuffled = {row["doc_id"]: row for row in _run(make.documents(rows), size).to_pylist()}
     assert [shuffled[row["doc_id"]] for row in once.to_pylist()] == once.to_pylist()
 

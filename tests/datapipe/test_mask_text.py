@@ -46,12 +46,18 @@ PHONES = [
     ("paragraph", "+44 20 7946 0958, +86 138 1234 5678", "+44 20 7946 0958|+86 138 1234 5678"),
     ("paragraph", "+1 212-555-4567 2023 people", "+1 212-555-4567"),
     ("paragraph", "0049 30 901820", "0049 30 901820"),
-    ("paragraph", "(212) 555-4567 and 212.555.4567, 1-800-555-4567",
-     "(212) 555-4567|212.555.4567|1-800-555-4567"),
+    (
+        "paragraph",
+        "(212) 555-4567 and 212.555.4567, 1-800-555-4567",
+        "(212) 555-4567|212.555.4567|1-800-555-4567",
+    ),
     ("paragraph", "030/9018201", "030/9018201"),
     ("paragraph", "(030) 901820-15", "(030) 901820-15"),
-    ("paragraph", "020 7946 0958; 01 44 45 67 89; 03-1234-5678; 044.668.18.00",
-     "020 7946 0958|01 44 45 67 89|03-1234-5678|044.668.18.00"),
+    (
+        "paragraph",
+        "020 7946 0958; 01 44 45 67 89; 03-1234-5678; 044.668.18.00",
+        "020 7946 0958|01 44 45 67 89|03-1234-5678|044.668.18.00",
+    ),
     ("paragraph", "Tel.: 555-1234, Fax 5551235", "555-1234|5551235"),
     ("paragraph", "phone 212 555 4567", "212 555 4567"),
     ("paragraph", "Mobile: 0171 2345678", "0171 2345678"),
@@ -90,8 +96,11 @@ IPS = [
     ("paragraph", "from 8.8.4.200 at noon", "8.8.4.200"),
     ("paragraph", "The server is 93.184.216.34.", "93.184.216.34"),
     ("code", "ping 93.184.216.34\nhttp://93.184.216.35:8080/x", "93.184.216.34|93.184.216.35"),
-    ("paragraph", "2a00:1450:4001:81b::200e, [2606:4700::6810:84e5]:443",
-     "2a00:1450:4001:81b::200e|2606:4700::6810:84e5"),
+    (
+        "paragraph",
+        "2a00:1450:4001:81b::200e, [2606:4700::6810:84e5]:443",
+        "2a00:1450:4001:81b::200e|2606:4700::6810:84e5",
+    ),
     ("paragraph", "(77.88.55.66)", "77.88.55.66"),
     ("table", "a\t77.88.55.66\tb", "77.88.55.66"),
 ]
@@ -116,26 +125,36 @@ def hits(role: str, text: str, detector: str) -> list[str]:
     return [text[start:end] for start, end, _ in found]
 
 
-@pytest.mark.parametrize(("detector", "role", "text", "expected"),
-                         [("email", *c) for c in EMAILS] + [("phone", *c) for c in PHONES]
-                         + [("ip", *c) for c in IPS])
+@pytest.mark.parametrize(
+    ("detector", "role", "text", "expected"),
+    [("email", *c) for c in EMAILS] + [("phone", *c) for c in PHONES] + [("ip", *c) for c in IPS],
+)
 def test_personal_data_is_found_to_the_character(detector: str, role: str, text: str, expected: str) -> None:
     assert hits(role, text, detector) == expected.split("|")
 
 
-@pytest.mark.parametrize(("detector", "role", "text"),
-                         [("email", *c) for c in NO_EMAILS] + [("phone", *c) for c in NO_PHONES]
-                         + [("ip", *c) for c in NO_IPS])
+@pytest.mark.parametrize(
+    ("detector", "role", "text"),
+    [("email", *c) for c in NO_EMAILS] + [("phone", *c) for c in NO_PHONES] + [("ip", *c) for c in NO_IPS],
+)
 def test_what_only_looks_like_personal_data_is_left_alone(detector: str, role: str, text: str) -> None:
     assert hits(role, text, detector) == []
 
 
 def test_masks_carry_segment_reason_action_and_detector() -> None:
-    row = make.document_row([make.text("Nothing here"), make.picture_segment("m"),
-                             make.text("😀 jane@gnome.org, +49 30 901820 and 93.184.216.34")])
+    row = make.document_row(
+        [
+            make.text("Nothing here"),
+            make.picture_segment("m"),
+            make.text("😀 jane@gnome.org, +49 30 901820 and 93.184.216.34"),
+        ]
+    )
     masks = mask_text(make.documents([row]), MaskTextSpec(action="drop"))["masks"].to_pylist()[0]
     assert [(m["segment"], m["start"], m["end"], m["reason"]) for m in masks] == [
-        (2, 2, 16, "pii_email"), (2, 18, 31, "pii_phone"), (2, 36, 49, "pii_ip")]
+        (2, 2, 16, "pii_email"),
+        (2, 18, 31, "pii_phone"),
+        (2, 36, 49, "pii_ip"),
+    ]
     assert {(m["action"], m["detector"], m["box"]) for m in masks} == {("drop", "regex", None)}
 
 
@@ -143,12 +162,22 @@ def test_overlapping_hits_become_one_mask_over_both() -> None:
     assert find("Tel. 212-555-4567@gnome.org", "paragraph", SPEC) == [(5, 27, "pii_email")]
 
 
-@pytest.mark.parametrize(("start", "end", "action", "is_new"), [
-    (None, None, "drop", False), (0, 14, "no_loss", False), (3, 14, "no_loss", True), (0, 5, "drop", True)])
-def test_a_hit_that_is_masked_already_gets_no_second_mask(start: int | None, end: int | None, action: str,
-                                                          is_new: bool) -> None:
-    old = {"segment": 0, "start": start, "end": end, "box": None, "reason": "boilerplate", "action": action,
-           "detector": "other"}
+@pytest.mark.parametrize(
+    ("start", "end", "action", "is_new"),
+    [(None, None, "drop", False), (0, 14, "no_loss", False), (3, 14, "no_loss", True), (0, 5, "drop", True)],
+)
+def test_a_hit_that_is_masked_already_gets_no_second_mask(
+    start: int | None, end: int | None, action: str, is_new: bool
+) -> None:
+    old = {
+        "segment": 0,
+        "start": start,
+        "end": end,
+        "box": None,
+        "reason": "boilerplate",
+        "action": action,
+        "detector": "other",
+    }
     row = make.document_row([make.text("jane@gnome.org")], masks=[old])
     masks = mask_text(make.documents([row]), SPEC)["masks"].to_pylist()[0]
     assert masks[0] == old and len(masks) == 1 + is_new
@@ -162,18 +191,26 @@ def test_dropping_is_added_where_there_was_only_no_loss() -> None:
 
 # ---- properties
 
-PIECES = st.one_of(st.sampled_from([text for _, text, *_ in EMAILS + PHONES + IPS + NO_PHONES + NO_IPS]),
-                   st.text("+0123456789 .-()/:@aétel\n", max_size=20), st.text(max_size=8))
+PIECES = st.one_of(
+    st.sampled_from([text for _, text, *_ in EMAILS + PHONES + IPS + NO_PHONES + NO_IPS]),
+    st.text("+0123456789 .-()/:@aétel\n", max_size=20),
+    st.text(max_size=8),
+)
 ROLES = st.sampled_from(["paragraph", "code", "table"])
-SEGMENTS = st.lists(st.one_of(
-    st.builds(make.text, st.lists(PIECES, max_size=3).map(" ".join), ROLES),
-    st.just(make.picture_segment("m"))), max_size=3)
+SEGMENTS = st.lists(
+    st.one_of(
+        st.builds(make.text, st.lists(PIECES, max_size=3).map(" ".join), ROLES),
+        st.just(make.picture_segment("m")),
+    ),
+    max_size=3,
+)
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(SEGMENTS, min_size=1, max_size=4), st.sampled_from(["no_loss", "drop"]))
-def test_only_masks_change_and_neither_a_second_run_nor_the_split_matters(all_segments: list,
-                                                                          action: str) -> None:
+def test_only_masks_change_and_neither_a_second_run_nor_the_split_matters(
+    all_segments: list, action: str
+) -> None:
     batch = make.documents([make.document_row(s, f"{i}.html") for i, s in enumerate(all_segments)])
     spec = MaskTextSpec(action=action)
     once = mask_text(batch, spec)

@@ -1,4 +1,6 @@
-"""The engine on a real Ray: same bytes for any number of workers, resume after SIGKILL, errors that keep their words."""
+"""The engine on a real Ray: same bytes for any number of workers, resume after SIGKILL, errors that keep
+their words.
+"""
 
 import functools
 import os
@@ -34,7 +36,12 @@ def run(engine, root, task=ray_tasks.write_documents, num_partitions=5):
 
 def test_a_step_counts_its_rows_and_commits_last(engine, tmp_path):
     made, manifest = run(engine, tmp_path)
-    assert (manifest.rows_in, manifest.rows_out, manifest.dropped, manifest.metrics) == (20, 15, {"first": 5}, {"pages": 5})
+    assert (manifest.rows_in, manifest.rows_out, manifest.dropped, manifest.metrics) == (
+        20,
+        15,
+        {"first": 5},
+        {"pages": 5},
+    )
     assert shard.read_manifest(made.path) == manifest
     shard.verify(made.path, manifest.files)
     texts = [s[0]["text"] for s in shard.read_step_table(made.path, "documents")["segments"].to_pylist()]
@@ -64,7 +71,7 @@ def test_a_finished_step_needs_no_ray(engine, tmp_path):
 
 
 def test_a_killed_worker_is_replaced(engine, tmp_path):
-    made, manifest = run(engine, tmp_path / "steps", functools.partial(ray_tasks.die_once, str(tmp_path)))
+    _, manifest = run(engine, tmp_path / "steps", functools.partial(ray_tasks.die_once, str(tmp_path)))
     assert (tmp_path / "died").exists()
     assert manifest == run(engine, tmp_path / "undisturbed")[1]
 
@@ -81,7 +88,9 @@ def test_a_task_error_comes_back_as_it_was_and_finished_partitions_stay(engine, 
 def test_a_step_that_drops_too_much_is_not_committed(engine, tmp_path):
     made = ray_tasks.step(str(tmp_path))
     records = engine.run_phase(made, ray_tasks.write_documents, range(2))
-    with pytest.raises(TooManyDropped, match=r"make: 2 of 8 documents dropped \({'first': 2}\), more than max_drop_frac 0.2"):
+    with pytest.raises(
+        TooManyDropped, match=r"make: 2 of 8 documents dropped \({'first': 2}\), more than max_drop_frac 0.2"
+    ):
         finish(made, records, "documents", max_drop_frac=0.2)
     assert not made.is_finished()
 
@@ -103,7 +112,7 @@ def test_a_run_killed_in_the_middle_goes_on_and_ends_with_the_same_bytes_for_one
     assert not ray.is_initialized()
     subprocess.run(command, check=True)
     ran = [name.split("-")[1] for name in os.listdir(notes)]
-    assert len(set(ran)) == 12 and len(ran) < 24                # not everything was done again
+    assert len(set(ran)) == 12 and len(ran) < 24  # not everything was done again
     with Engine(1, show_progress=False) as alone:
         once, _ = run(alone, tmp_path / "alone", num_partitions=12)
     assert contents(once.path) == contents(made.path)

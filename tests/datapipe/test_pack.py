@@ -17,11 +17,22 @@ from schemas import plan, tokens
 SPEC = PackSpec(context_length=64, min_span_tokens=8, held_out_frac=0.0)
 
 
-def row(number: int, num_tokens: int, stratum: str = "a", weight: float = 1.0,
-        unbreakable: tuple[tuple[int, int], ...] = ()) -> dict[str, Any]:
-    return {"doc_id": f"doc{number}", "shard": "tokens-00000.arrow", "row": number, "num_tokens": num_tokens,
-            "unbreakable": [{"start": start, "end": end} for start, end in unbreakable], "stratum": stratum,
-            "weight": weight}
+def row(
+    number: int,
+    num_tokens: int,
+    stratum: str = "a",
+    weight: float = 1.0,
+    unbreakable: tuple[tuple[int, int], ...] = (),
+) -> dict[str, Any]:
+    return {
+        "doc_id": f"doc{number}",
+        "shard": "tokens-00000.arrow",
+        "row": number,
+        "num_tokens": num_tokens,
+        "unbreakable": [{"start": start, "end": end} for start, end in unbreakable],
+        "stratum": stratum,
+        "weight": weight,
+    }
 
 
 def table(rows: list[dict[str, Any]]) -> pa.Table:
@@ -45,18 +56,29 @@ def documents(draw: st.DrawFn) -> pa.Table:
         num_tokens = draw(st.one_of(st.integers(0, 70), st.integers(1, 400)))
         edges = sorted(draw(st.sets(st.integers(0, num_tokens), max_size=8)))
         runs = tuple(zip(edges[::2], edges[1::2], strict=False))
-        rows.append(row(number, num_tokens, draw(st.sampled_from("ab")),
-                        draw(st.sampled_from([0.0, 0.5, 1.0, 2.0])), runs))
+        rows.append(
+            row(
+                number,
+                num_tokens,
+                draw(st.sampled_from("ab")),
+                draw(st.sampled_from([0.0, 0.5, 1.0, 2.0])),
+                runs,
+            )
+        )
     return table([*rows, row(98, 40, "a"), row(99, 40, "b")])
 
 
 @st.composite
 def specs(draw: st.DrawFn) -> PackSpec:
-    return PackSpec(context_length=64, min_span_tokens=draw(st.sampled_from([2, 16])),
-                    seed=draw(st.integers(0, 9)), window=draw(st.sampled_from([1, 3, 1024])),
-                    held_out_frac=draw(st.sampled_from([0.0, 0.2])),
-                    num_sequences=draw(st.one_of(st.none(), st.integers(1, 40))),
-                    mixture=draw(st.sampled_from([{}, {}, {"a": 0.8}, {"a": 0.1, "b": 0.9}])))
+    return PackSpec(
+        context_length=64,
+        min_span_tokens=draw(st.sampled_from([2, 16])),
+        seed=draw(st.integers(0, 9)),
+        window=draw(st.sampled_from([1, 3, 1024])),
+        held_out_frac=draw(st.sampled_from([0.0, 0.2])),
+        num_sequences=draw(st.one_of(st.none(), st.integers(1, 40))),
+        mixture=draw(st.sampled_from([{}, {}, {"a": 0.8}, {"a": 0.1, "b": 0.9}])),
+    )
 
 
 @settings(deadline=None, max_examples=60)
@@ -64,7 +86,7 @@ def specs(draw: st.DrawFn) -> PackSpec:
 def test_plans_are_valid_cut_no_picture_and_account_for_every_token(made: pa.Table, spec: PackSpec) -> None:
     try:
         packed = pack(made, spec)
-    except ValueError as error:         # a stratum may be held out as a whole
+    except ValueError as error:  # a stratum may be held out as a whole
         assert spec.mixture and str(error).startswith("mixture")
         return
     rows, report = {r["doc_id"]: r for r in made.to_pylist()}, packed.report
@@ -81,12 +103,15 @@ def test_plans_are_valid_cut_no_picture_and_account_for_every_token(made: pa.Tab
     count = report["tokens"]
     assert count["input"] == sum(r["num_tokens"] for r in rows.values())
     assert count["input"] == count["not_selected"] + count["held_out"] + count["in_training"]
-    assert count["in_training"] * report["epochs"] + count["repeated"] == sum(count[fate] for fate in (
-        "planned", "thinned_by_mixture", "tail_too_short", "unbreakable_too_long", "not_reached"))
+    assert count["in_training"] * report["epochs"] + count["repeated"] == sum(
+        count[fate]
+        for fate in ("planned", "thinned_by_mixture", "tail_too_short", "unbreakable_too_long", "not_reached")
+    )
     assert count["planned"] == sum(end - start for _, start, end in spans(packed.plan))
     held_out = report["held_out"]
     assert count["held_out"] == sum(
-        held_out[fate] for fate in ("planned", "tail_too_short", "unbreakable_too_long"))
+        held_out[fate] for fate in ("planned", "tail_too_short", "unbreakable_too_long")
+    )
     assert held_out["planned"] == sum(end - start for _, start, end in spans(packed.heldout))
     assert sum(stratum["planned"] for stratum in report["strata"].values()) == count["planned"]
     by_fate = report["documents"]
@@ -96,8 +121,9 @@ def test_plans_are_valid_cut_no_picture_and_account_for_every_token(made: pa.Tab
 
 @settings(deadline=None, max_examples=40)
 @given(documents(), st.integers(0, 9), st.randoms(use_true_random=False))
-def test_the_plan_depends_on_the_seed_and_not_on_the_order_of_rows(made: pa.Table, seed: int,
-                                                                   random: Any) -> None:
+def test_the_plan_depends_on_the_seed_and_not_on_the_order_of_rows(
+    made: pa.Table, seed: int, random: Any
+) -> None:
     spec = PackSpec(context_length=64, seed=seed, num_sequences=20)
     order = list(range(made.num_rows))
     random.shuffle(order)
@@ -107,8 +133,9 @@ def test_the_plan_depends_on_the_seed_and_not_on_the_order_of_rows(made: pa.Tabl
 
 @settings(deadline=None, max_examples=40)
 @given(documents(), st.integers(1, 3))
-def test_without_a_mixture_an_epoch_has_no_token_twice_and_every_epoch_the_same(made: pa.Table,
-                                                                               epochs: int) -> None:
+def test_without_a_mixture_an_epoch_has_no_token_twice_and_every_epoch_the_same(
+    made: pa.Table, epochs: int
+) -> None:
     one = pack(made, SPEC)
     for (doc_id, _, end), (next_id, next_start, _) in itertools.pairwise(sorted(spans(one.plan))):
         assert doc_id != next_id or end <= next_start
@@ -208,20 +235,26 @@ def test_thinning_takes_other_documents_in_another_epoch() -> None:
     assert sum(times.values()) == 40 and len(times) > 25
 
 
-@pytest.mark.parametrize(("mixture", "message"), [
-    ({"d": 0.5}, "stratum 'd' has no tokens to train on; those that have are"),
-    ({"a": 0.2, "b": 0.3, "c": 0.4}, "shares sum to 0.9, and no stratum is left out"),
-])
+@pytest.mark.parametrize(
+    ("mixture", "message"),
+    [
+        ({"d": 0.5}, "stratum 'd' has no tokens to train on; those that have are"),
+        ({"a": 0.2, "b": 0.3, "c": 0.4}, "shares sum to 0.9, and no stratum is left out"),
+    ],
+)
 def test_a_mixture_that_does_not_fit_the_strata_is_refused(mixture: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pack(lognormal(30, 40), SPEC.model_copy(update={"mixture": mixture}))
 
 
-@pytest.mark.parametrize(("rows", "message"), [
-    ([row(0, 5), row(0, 6)], "doc0 occurs more than once"),
-    ([row(0, 5, weight=-1.0)], "weight -1.0 of document doc0"),
-    ([row(0, 5, weight=float("nan"))], "weight nan of document doc0"),
-])
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([row(0, 5), row(0, 6)], "doc0 occurs more than once"),
+        ([row(0, 5, weight=-1.0)], "weight -1.0 of document doc0"),
+        ([row(0, 5, weight=float("nan"))], "weight nan of document doc0"),
+    ],
+)
 def test_bad_input_is_named(rows: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pack(table(rows), SPEC)
@@ -247,20 +280,49 @@ def test_nothing_to_plan_gives_an_empty_plan_and_ends() -> None:
 
 def test_describing_takes_pictures_and_video_segments_as_unbreakable() -> None:
     def span(start: int, end: int, kind: str, segment: int) -> dict[str, Any]:
-        return {"start": start, "end": end, "kind": kind, "segment": segment, "loss_weight": 0.0,
-                "reason": None}
+        return {
+            "start": start,
+            "end": end,
+            "kind": kind,
+            "segment": segment,
+            "loss_weight": 0.0,
+            "reason": None,
+        }
 
-    made = {"one": [span(0, 1, "special", -1), span(1, 5, "image", 0), span(5, 9, "text", 1),
-                    span(9, 12, "video", 2), span(12, 15, "video", 2)],
-            "two": [span(0, 1, "special", -1), span(1, 4, "text", 0)], "three": [span(0, 3, "image", 0)]}
+    made = {
+        "one": [
+            span(0, 1, "special", -1),
+            span(1, 5, "image", 0),
+            span(5, 9, "text", 1),
+            span(9, 12, "video", 2),
+            span(12, 15, "video", 2),
+        ],
+        "two": [span(0, 1, "special", -1), span(1, 4, "text", 0)],
+        "three": [span(0, 3, "image", 0)],
+    }
     token_rows = pa.Table.from_pylist(
-        [{"doc_id": doc_id, "num_tokens": of_document[-1]["end"], "input_ids": [0] * of_document[-1]["end"],
-          "spans": of_document, "images": []} for doc_id, of_document in made.items()], schema=tokens.SCHEMA)
+        [
+            {
+                "doc_id": doc_id,
+                "num_tokens": of_document[-1]["end"],
+                "input_ids": [0] * of_document[-1]["end"],
+                "spans": of_document,
+                "images": [],
+            }
+            for doc_id, of_document in made.items()
+        ],
+        schema=tokens.SCHEMA,
+    )
     described = describe(token_rows, "tokens-00004.arrow").to_pylist()
     assert [d["modality"] for d in described] == ["video", "text", "image"]
     assert [[(r["start"], r["end"]) for r in d["unbreakable"]] for d in described] == [
-        [(1, 5), (9, 12), (12, 15)], [], [(0, 3)]]
+        [(1, 5), (9, 12), (12, 15)],
+        [],
+        [(0, 3)],
+    ]
     assert [(d["doc_id"], d["shard"], d["row"], d["num_tokens"]) for d in described] == [
-        ("one", "tokens-00004.arrow", 0, 15), ("two", "tokens-00004.arrow", 1, 4),
-        ("three", "tokens-00004.arrow", 2, 3)]
+        ("one", "tokens-00004.arrow", 0, 15),
+        ("two", "tokens-00004.arrow", 1, 4),
+        ("three", "tokens-00004.arrow", 2, 3),
+    ]
     assert describe(token_rows.slice(0, 0), "x").num_rows == 0

@@ -27,13 +27,16 @@ from tests.make import (
     video_segment,
 )
 
-CORPUS = ["the quick brown fox jumps over the lazy dog", "write to anna@example.org or call 555-1234 today",
-          "ein größerer Text mit Umlauten, 漢字 and \U0001F600 emoji"] * 4
+CORPUS = [
+    "the quick brown fox jumps over the lazy dog",
+    "write to anna@example.org or call 555-1234 today",
+    "ein größerer Text mit Umlauten, 漢字 and \U0001f600 emoji",
+] * 4
 SPEC = TokenizeSpec(vocab_size=360)
 TOKENIZER = train_tokenizer(CORPUS, SPEC)
 SMALL = TokenizeSpec(vocab_size=360, min_pixels=784, max_pixels=56 * 56)
 NO_MEDIA = media_table([])
-AWKWARD = st.text("ab 1\n\t\r漢字e\u0301\U0001F468\u200d\U0001F469\U0001F600]<>[~b", max_size=20)
+AWKWARD = st.text("ab 1\n\t\r漢字e\u0301\U0001f468\u200d\U0001f469\U0001f600]<>[~b", max_size=20)
 
 
 def decoder() -> tokenizers.Tokenizer:
@@ -44,23 +47,37 @@ def special(token: str) -> int:
     return vocabulary.SPECIAL_TOKENS.index(token)
 
 
-def tokenized(segments: list[dict[str, Any]], masks: list[dict[str, Any]] | None = None,
-              media: pa.Table = NO_MEDIA, spec: TokenizeSpec = SPEC) -> dict[str, Any]:
+def tokenized(
+    segments: list[dict[str, Any]],
+    masks: list[dict[str, Any]] | None = None,
+    media: pa.Table = NO_MEDIA,
+    spec: TokenizeSpec = SPEC,
+) -> dict[str, Any]:
     batch = tokenize(documents([document_row(segments, masks=masks or [])]), media, TOKENIZER, spec)
     tokens.validate(batch)
     return batch.to_pylist()[0]
 
 
-def no_loss(segment: int, start: int | None = None, end: int | None = None,
-            reason: str = "email") -> dict[str, Any]:
-    return {"segment": segment, "start": start, "end": end, "box": None, "reason": reason,
-            "action": "no_loss", "detector": "test"}
+def no_loss(
+    segment: int, start: int | None = None, end: int | None = None, reason: str = "email"
+) -> dict[str, Any]:
+    return {
+        "segment": segment,
+        "start": start,
+        "end": end,
+        "box": None,
+        "reason": reason,
+        "action": "no_loss",
+        "detector": "test",
+    }
 
 
 def video(num_frames: int, frames_per_second: float = 1.0) -> tuple[str, pa.Table]:
     whole = media_row(picture(seed=99), kind="video", mime="video/mp4")
-    frames = [media_row(picture(seed=i), kind="frame", parent_id=whole["media_id"], t_s=i / frames_per_second)
-              for i in range(num_frames)]
+    frames = [
+        media_row(picture(seed=i), kind="frame", parent_id=whole["media_id"], t_s=i / frames_per_second)
+        for i in range(num_frames)
+    ]
     return whole["media_id"], media_table([whole, *reversed(frames)])
 
 
@@ -100,8 +117,12 @@ def test_a_given_tokenizer_adds_nothing_and_cuts_nothing_whatever_its_settings()
     for token in value["added_tokens"]:
         token["special"] = False
     value["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
-    value["post_processor"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True,
-                               "use_regex": True}
+    value["post_processor"] = {
+        "type": "ByteLevel",
+        "add_prefix_space": True,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
     batch = documents([document_row([text("the quick brown fox says <think>")])])
     plain = tokenize(batch, NO_MEDIA, TOKENIZER, SPEC)
     assert tokenize(batch, NO_MEDIA, json.dumps(value), SPEC).equals(plain)
@@ -149,11 +170,12 @@ def test_text_that_spells_a_special_token_is_plain_text() -> None:
 @settings(deadline=None, max_examples=60)
 @given(AWKWARD, AWKWARD, st.integers(0, 20), st.integers(1, 12))
 def test_a_no_loss_mask_reaches_exactly_the_tokens_with_a_byte_of_its_characters(
-        first: str, content: str, start: int, length: int) -> None:
+    first: str, content: str, start: int, length: int
+) -> None:
     row = tokenized([text(first), text(content)], [no_loss(1, start, start + length)])
     spans = [span for span in row["spans"] if span["segment"] == 1]
     masked = [span["reason"] for span in spans for _ in range(span["start"], span["end"])]
-    ids = [i for span in spans for i in row["input_ids"][span["start"]:span["end"]]]
+    ids = [i for span in spans for i in row["input_ids"][span["start"] : span["end"]]]
     # The bytes of each token, found without the encoder's offsets: byte-level tokens spell one letter a byte.
     character = [number for number, letter in enumerate(content) for _ in letter.encode()]
     at = 0
@@ -169,8 +191,11 @@ def test_masked_tokens_train_nothing_and_others_do() -> None:
     content = "write to anna@example.org today"
     start = content.index("anna")
     row = tokenized([text(content)], [no_loss(0, start, start + len("anna@example.org"))])
-    parts = [(decoder().decode(row["input_ids"][s["start"]:s["end"]]), s["loss_weight"], s["reason"])
-             for s in row["spans"] if s["kind"] == "text"]
+    parts = [
+        (decoder().decode(row["input_ids"][s["start"] : s["end"]]), s["loss_weight"], s["reason"])
+        for s in row["spans"]
+        if s["kind"] == "text"
+    ]
     assert parts == [("write to", 1.0, None), (" anna@example.org", 0.0, "email"), (" today", 1.0, None)]
 
 
@@ -193,23 +218,43 @@ def test_rows_are_conserved_and_do_not_depend_on_how_batches_are_split(made: lis
 # ---- pictures
 
 
-@pytest.mark.parametrize(("size", "expected"), [
-    ((672, 672), (672, 672)), ((1, 1), (56, 56)), ((28, 28), (56, 56)), ((42, 42), (56, 56)),
-    ((41, 43), (56, 84)), ((70, 98), (56, 112)), ((600, 800), (560, 756)), ((1080, 1920), (504, 896)),
-    ((4000, 3000), (756, 560)), ((500, 100), (504, 112)), ((3, 500), (28, 728)), ((2000, 10), (812, 28))])
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((672, 672), (672, 672)),
+        ((1, 1), (56, 56)),
+        ((28, 28), (56, 56)),
+        ((42, 42), (56, 56)),
+        ((41, 43), (56, 84)),
+        ((70, 98), (56, 112)),
+        ((600, 800), (560, 756)),
+        ((1080, 1920), (504, 896)),
+        ((4000, 3000), (756, 560)),
+        ((500, 100), (504, 112)),
+        ((3, 500), (28, 728)),
+        ((2000, 10), (812, 28)),
+    ],
+)
 def test_pictures_take_the_size_that_transformers_processor_of_m3_gives_them(
-        size: tuple[int, int], expected: tuple[int, int]) -> None:
+    size: tuple[int, int], expected: tuple[int, int]
+) -> None:
     assert smart_resize(*size, TokenizeSpec()) == expected
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.tuples(st.integers(1, 20_000), st.integers(1, 20_000)), st.integers(1, 40), st.integers(0, 40),
-       st.integers(1, 3))
-def test_sizes_are_whole_patches_within_the_area(size: tuple[int, int], low: int, room: int,
-                                                 merge: int) -> None:
+@given(
+    st.tuples(st.integers(1, 20_000), st.integers(1, 20_000)),
+    st.integers(1, 40),
+    st.integers(0, 40),
+    st.integers(1, 3),
+)
+def test_sizes_are_whole_patches_within_the_area(
+    size: tuple[int, int], low: int, room: int, merge: int
+) -> None:
     factor = 14 * merge
-    spec = TokenizeSpec(merge_size=merge, min_pixels=low * 1000,
-                        max_pixels=max((low + room) * 1000, factor**2))
+    spec = TokenizeSpec(
+        merge_size=merge, min_pixels=low * 1000, max_pixels=max((low + room) * 1000, factor**2)
+    )
     new_height, new_width = smart_resize(*size, spec)
     assert new_height % factor == 0 and new_width % factor == 0
     assert factor**2 <= new_height * new_width <= spec.max_pixels
@@ -227,8 +272,11 @@ def test_a_picture_is_stored_at_model_size_with_a_placeholder_for_every_merged_p
     assert (pixels(image["bytes"]) == np.asarray(expected)).all()
     (span,) = [s for s in row["spans"] if s["kind"] == "image"]
     placeholders = [special(vocabulary.IMAGE)] * (4 * 8 // 4)
-    assert row["input_ids"][span["start"]:span["end"]] == [
-        special(vocabulary.START_OF_IMAGE), *placeholders, special(vocabulary.END_OF_IMAGE)]
+    assert row["input_ids"][span["start"] : span["end"]] == [
+        special(vocabulary.START_OF_IMAGE),
+        *placeholders,
+        special(vocabulary.END_OF_IMAGE),
+    ]
     assert (image["token_start"], span["loss_weight"], span["segment"]) == (span["start"] + 1, 0.0, 1)
 
 
@@ -256,7 +304,8 @@ def test_each_temporal_patch_of_a_video_says_its_time() -> None:
     row = tokenized([video_segment(media_id, 0.0, 100.0)], media=media, spec=SMALL)
     patch = vocabulary.START_OF_IMAGE + vocabulary.VIDEO * 4 + vocabulary.END_OF_IMAGE
     assert decoder().decode(row["input_ids"][1:-1], skip_special_tokens=False) == "".join(
-        f"]<]{t} seconds[>[{patch}" for t in ("0.0", "4.0", "8.0"))
+        f"]<]{t} seconds[>[{patch}" for t in ("0.0", "4.0", "8.0")
+    )
     (image,) = row["images"]
     assert row["input_ids"].index(special(vocabulary.VIDEO)) == image["token_start"]
 
@@ -270,7 +319,7 @@ def test_an_odd_last_frame_is_repeated_and_long_videos_are_parted_into_segments(
     assert (frames[2] == frames[3]).all() and (frames[1] != frames[2]).any()
     spans = [span for span in row["spans"] if span["kind"] == "video"]
     for span, image in zip(spans, row["images"], strict=True):
-        ids = row["input_ids"][span["start"]:span["end"]]
+        ids = row["input_ids"][span["start"] : span["end"]]
         assert span["start"] < image["token_start"] < span["end"]
         num_patches = image["grid_t"] * image["grid_h"] * image["grid_w"]
         assert ids.count(special(vocabulary.VIDEO)) == num_patches // 4
@@ -281,8 +330,10 @@ def test_a_stretch_shows_the_frames_from_its_start_to_before_its_end() -> None:
     frames = {row["t_s"]: row["bytes"] for row in media.to_pylist() if row["kind"] == "frame"}
     segments = [video_segment(media_id, 2, 4), text("hi", "transcript"), video_segment(media_id, 4.5, 4.9)]
     (image,) = tokenized(segments, media=media, spec=SMALL)["images"]
-    expected = [np.asarray(Image.open(io.BytesIO(frames[t_s])).resize((56, 56), Image.Resampling.BICUBIC))
-                for t_s in (2, 3)]
+    expected = [
+        np.asarray(Image.open(io.BytesIO(frames[t_s])).resize((56, 56), Image.Resampling.BICUBIC))
+        for t_s in (2, 3)
+    ]
     assert (pixels(image["bytes"]) == np.concatenate(expected)).all()
 
 

@@ -1,5 +1,5 @@
-"""A small corpus made by code: pages with pictures and captions, a logo on all of them, personal data, duplicates, a
-video with captions, a text file, and inputs that cannot be read.
+"""A small corpus made by code: pages with pictures and captions, a logo on all of them, personal data,
+duplicates, a video with captions, a text file, and inputs that cannot be read.
 """
 
 import random
@@ -17,8 +17,10 @@ VERBS = ("opens", "moves", "changes", "shows", "keeps", "removes", "copies", "pa
 
 def sentence(rng: random.Random) -> str:
     """A plain sentence of known words."""
-    return (f"The {rng.choice(NOUNS)} {rng.choice(VERBS)} the {rng.choice(NOUNS)} when the {rng.choice(NOUNS)} "
-            f"{rng.choice(VERBS)} it in the {rng.choice(NOUNS)}.")
+    return (
+        f"The {rng.choice(NOUNS)} {rng.choice(VERBS)} the {rng.choice(NOUNS)} when the {rng.choice(NOUNS)} "
+        f"{rng.choice(VERBS)} it in the {rng.choice(NOUNS)}."
+    )
 
 
 def shape(path: Path, colour: str, seed: int) -> None:
@@ -32,9 +34,9 @@ def shape(path: Path, colour: str, seed: int) -> None:
 def page(rng: random.Random, number: int, colour: str, extra: str = "") -> str:
     """An HTML page with a logo, two paragraphs and a captioned picture."""
     return f"""<html lang="en"><head><title>Page {number}</title></head><body><img src="logo.png" alt="logo">
-<h1>How the {colour} disc works, part {number}</h1><p>{' '.join(sentence(rng) for _ in range(6))}</p>
+<h1>How the {colour} disc works, part {number}</h1><p>{" ".join(sentence(rng) for _ in range(6))}</p>
 <figure><img src="disc-{number}.png" alt="a disc"><figcaption>A {colour} disc in example {number}</figcaption></figure>
-<p>{' '.join(sentence(rng) for _ in range(4))} {extra}</p></body></html>"""
+<p>{" ".join(sentence(rng) for _ in range(4))} {extra}</p></body></html>"""
 
 
 def write_corpus(folder: Path, num_pages: int = 40) -> None:
@@ -50,8 +52,12 @@ def write_corpus(folder: Path, num_pages: int = 40) -> None:
         shape(folder / f"disc-{number}.png", colour, number)
         if number == 5:
             (folder / "page-copy.html").write_text(html)
-    (folder / "notes.txt").write_text("\n\n".join(" ".join(sentence(rng) for _ in range(5)) for _ in range(4)))
+    (folder / "notes.txt").write_text(
+        "\n\n".join(" ".join(sentence(rng) for _ in range(5)) for _ in range(4))
+    )
     (folder / "clip.mp4").write_bytes(make.video())
-    (folder / "clip.vtt").write_text("WEBVTT\n\n00:00.000 --> 00:01.000\nThe disc moves to the left.\n\n"
-                                     "00:01.000 --> 00:02.000\nThe disc moves to the right.\n")
+    (folder / "clip.vtt").write_text(
+        "WEBVTT\n\n00:00.000 --> 00:01.000\nThe disc moves to the left.\n\n"
+        "00:01.000 --> 00:02.000\nThe disc moves to the right.\n"
+    )
     (folder / "broken.html").write_bytes(b"\x7fELF\x00\x01\x02\x03" * 50)

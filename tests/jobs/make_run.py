@@ -28,7 +28,17 @@ EMAIL, PHONE, ADDRESS = "mia@example.org", "+49 30 5550 1234", "203.0.113.9"
 CONTACT_URI, FIGURES_URI, VIDEO_URI = "pages/contact.html", "pages/layers.html", "video/tour.page"
 COPY_URI, SHORT_URI, BROKEN_URI = "pages/contact-copy.html", "notes/stub.txt", "pages/broken.html"
 TRAIN_WORDS = (
-    "layer", "brush", "canvas", "colour", "mask", "select", "paint", "filter", "window", "menu", "tool",
+    "layer",
+    "brush",
+    "canvas",
+    "colour",
+    "mask",
+    "select",
+    "paint",
+    "filter",
+    "window",
+    "menu",
+    "tool",
     "path",
 )
 
@@ -45,12 +55,16 @@ def make_run(path: str, steps: tuple[str, ...] | None = None) -> str:
     _rl(made, encoder)
     kept = {name: relative for name, relative in made.steps.items() if steps is None or name in steps}
     spec = {
-        "kind": "pipeline", "name": "small", "output": "runs/small",
+        "kind": "pipeline",
+        "name": "small",
+        "output": "runs/small",
         "jobs": [
             {"kind": "prepare", "name": "prepare", "sources": [{"path": "pages", "collection": "manual"}]},
             {"kind": "plan", "name": "plan", "pack": {"context_length": CONTEXT_LENGTH}},
             {
-                "kind": "pretrain", "name": "pretrain", "batch_sequences": BATCH_SEQUENCES,
+                "kind": "pretrain",
+                "name": "pretrain",
+                "batch_sequences": BATCH_SEQUENCES,
                 "num_steps": NUM_STEPS,
             },
         ],
@@ -66,9 +80,16 @@ class _Run:
     ids: dict[str, str]
 
     def commit(
-        self, name: str, tables: dict[str, list[pa.Table]], *, spec: Any = None,
-        files: dict[str, bytes] | None = None, rows_in: int = 0, rows_out: int = 0,
-        dropped: dict[str, int] | None = None, metrics: dict[str, Any] | None = None,
+        self,
+        name: str,
+        tables: dict[str, list[pa.Table]],
+        *,
+        spec: Any = None,
+        files: dict[str, bytes] | None = None,
+        rows_in: int = 0,
+        rows_out: int = 0,
+        dropped: dict[str, int] | None = None,
+        metrics: dict[str, Any] | None = None,
     ) -> None:
         step = ids.step_id(name, "1", spec, list(self.ids.values())[-1:])
         step_path = shard.join(self.path, "steps", step)
@@ -82,8 +103,15 @@ class _Run:
         shard.write_manifest(
             step_path,
             shard.Manifest(
-                step, "1", spec or {}, list(self.ids.values())[-1:], rows_in, rows_out, dropped or {},
-                metrics or {}, written,
+                step,
+                "1",
+                spec or {},
+                list(self.ids.values())[-1:],
+                rows_in,
+                rows_out,
+                dropped or {},
+                metrics or {},
+                written,
             ),
         )
         self.steps[name], self.ids[name] = f"steps/{step}", step
@@ -112,8 +140,14 @@ def _sources() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     broken = {**make.media_row(chart(3)), "error": "TruncatedImage: 120 of 400 bytes"}
     video_data = b"stands for a video file"
     video: dict[str, Any] = {
-        **dict.fromkeys(media.SCHEMA.names), "media_id": ids.content_id(video_data), "kind": "video",
-        "mime": "video/webm", "bytes": video_data, "width": 320, "height": 180, "num_frames": 6,
+        **dict.fromkeys(media.SCHEMA.names),
+        "media_id": ids.content_id(video_data),
+        "kind": "video",
+        "mime": "video/webm",
+        "bytes": video_data,
+        "width": 320,
+        "height": 180,
+        "num_frames": 6,
         "duration_s": 6.0,
     }
     frames = [
@@ -130,8 +164,10 @@ def _sources() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             make.text(f"Figure {i + 1}. Layer {i} of the canvas", "caption"),
         ]
     figures += [
-        make.picture_segment(dot["media_id"]), make.picture_segment(broken["media_id"]),
-        make.picture_segment(None), make.text("gimp --batch layers.scm", "code"),
+        make.picture_segment(dot["media_id"]),
+        make.picture_segment(broken["media_id"]),
+        make.picture_segment(None),
+        make.text("gimp --batch layers.scm", "code"),
         make.text("Key | Action\nCtrl+L | open the layer window", "table"),
         make.text("Duplicate a layer before you change it", "list_item"),
     ]
@@ -140,7 +176,8 @@ def _sources() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         make.text(
             f"Write to {EMAIL} or call {PHONE}; the mirror at {ADDRESS} serves older manuals of every tool."
         ),
-        make.picture_segment(logo["media_id"]), make.text("We answer within a week, <b>also</b> in winter."),
+        make.picture_segment(logo["media_id"]),
+        make.text("We answer within a week, <b>also</b> in winter."),
     ]
     tour = [make.text("A tour in six seconds", "heading")]
     for t in (0.0, 3.0):
@@ -161,7 +198,9 @@ def _sources() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     rows += [
         make.document_row(
             [make.text(" ".join(rng.choice(TRAIN_WORDS, 30)) + ".") for _ in range(2)],
-            f"notes/note-{i:02d}.txt", collection="notes", format="text",
+            f"notes/note-{i:02d}.txt",
+            collection="notes",
+            format="text",
         )
         for i in range(19)
     ]
@@ -175,12 +214,20 @@ def _document_steps(
     failed = pa.Table.from_pylist(
         [
             {
-                "uri": BROKEN_URI, "collection": "manual", "stage": "ingest", "error_class": "NotText",
-                "message": "bytes 0-40 are no HTML", "content_id": None,
+                "uri": BROKEN_URI,
+                "collection": "manual",
+                "stage": "ingest",
+                "error_class": "NotText",
+                "message": "bytes 0-40 are no HTML",
+                "content_id": None,
             },
             {
-                "uri": "pages/huge.html", "collection": "manual", "stage": "ingest",
-                "error_class": "TooLarge", "message": "700 MB, the limit is 512 MB", "content_id": None,
+                "uri": "pages/huge.html",
+                "collection": "manual",
+                "stage": "ingest",
+                "error_class": "TooLarge",
+                "message": "700 MB, the limit is 512 MB",
+                "content_id": None,
             },
         ],
         quarantine.SCHEMA,
@@ -188,15 +235,20 @@ def _document_steps(
     made.commit(
         "ingest",
         {
-            "documents": halves, "media": [make.media_table(pictures), make.media_table([])],
+            "documents": halves,
+            "media": [make.media_table(pictures), make.media_table([])],
             "quarantine": [failed, quarantine.SCHEMA.empty_table()],
         },
-        rows_in=len(rows) + 2, rows_out=len(rows),
+        rows_in=len(rows) + 2,
+        rows_out=len(rows),
         dropped={"quarantine:NotText": 1, "quarantine:TooLarge": 1},
         metrics={"num_media": len(pictures), "num_frames": 6},
     )
     for name, stage in (
-        ("clean", _clean), ("dedupe_text", _dedupe), ("mask_text", _mask_text), ("mask_media", _mask_media),
+        ("clean", _clean),
+        ("dedupe_text", _dedupe),
+        ("mask_text", _mask_text),
+        ("mask_media", _mask_media),
         ("interleave", _interleave),
     ):
         made_rows = [{**row, **stage(row, pictures)} for row in rows]
@@ -207,7 +259,10 @@ def _document_steps(
             "dropped": [pa.Table.from_pylist(part, document.SCHEMA) for part in (gone, [])],
         }
         made.commit(
-            name, tables, rows_in=len(made_rows), rows_out=len(rows),
+            name,
+            tables,
+            rows_in=len(made_rows),
+            rows_out=len(rows),
             dropped=dict(Counter(row["drop_reason"] for row in gone)),
         )
     return rows
@@ -216,7 +271,9 @@ def _document_steps(
 def _clean(row: dict[str, Any], _: Any) -> dict[str, Any]:
     segments = [{**s, "text": s["text"] and s["text"].replace("  ", " ")} for s in row["segments"]]
     return {
-        "segments": segments, "lang": "en", "lang_prob": 0.9,
+        "segments": segments,
+        "lang": "en",
+        "lang_prob": 0.9,
         "drop_reason": "too_short" if row["uri"] == SHORT_URI else None,
     }
 
@@ -231,8 +288,13 @@ def _dedupe(row: dict[str, Any], _: Any) -> dict[str, Any]:
 def _mask_text(row: dict[str, Any], _: Any) -> dict[str, Any]:
     masks = [
         {
-            "segment": i, "start": s["text"].index(value), "end": s["text"].index(value) + len(value),
-            "box": None, "reason": reason, "action": "no_loss", "detector": f"{reason}_pattern",
+            "segment": i,
+            "start": s["text"].index(value),
+            "end": s["text"].index(value) + len(value),
+            "box": None,
+            "reason": reason,
+            "action": "no_loss",
+            "detector": f"{reason}_pattern",
         }
         for i, s in enumerate(row["segments"])
         for reason, value in (("email", EMAIL), ("phone", PHONE), ("ip", ADDRESS))
@@ -243,13 +305,20 @@ def _mask_text(row: dict[str, Any], _: Any) -> dict[str, Any]:
 
 def _mask_media(row: dict[str, Any], pictures: list[dict[str, Any]]) -> dict[str, Any]:
     reasons = {
-        pictures[0]["media_id"]: "repeated_image", pictures[1]["media_id"]: "too_small", None: "media_error",
+        pictures[0]["media_id"]: "repeated_image",
+        pictures[1]["media_id"]: "too_small",
+        None: "media_error",
         **{p["media_id"]: "media_error" for p in pictures if p["error"]},
     }
     masks = [
         {
-            "segment": i, "start": None, "end": None, "box": None, "reason": reasons[s["media_id"]],
-            "action": "drop", "detector": "mask_media",
+            "segment": i,
+            "start": None,
+            "end": None,
+            "box": None,
+            "reason": reasons[s["media_id"]],
+            "action": "drop",
+            "detector": "mask_media",
         }
         for i, s in enumerate(row["segments"])
         if s["kind"] == "image" and s["media_id"] in reasons
@@ -276,7 +345,9 @@ def _tokenize(
     encoder.train_from_iterator(
         texts,
         trainers.BpeTrainer(
-            vocab_size=480, special_tokens=list(vocabulary.SPECIAL_TOKENS), show_progress=False,
+            vocab_size=480,
+            special_tokens=list(vocabulary.SPECIAL_TOKENS),
+            show_progress=False,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         ),
     )
@@ -284,8 +355,12 @@ def _tokenize(
     token_rows = [[_token_row(row, encoder, frames) for row in part] for part in (rows[:10], rows[10:])]
     tables = [pa.Table.from_pylist(part, tokens.SCHEMA) for part in token_rows]
     made.commit(
-        "tokenize", {"tokens": tables}, spec={"patch_size": PATCH, "merge_size": 2, "vocab_size": 480},
-        files={"tokenizer.json": encoder.to_str().encode()}, rows_in=len(rows), rows_out=len(rows),
+        "tokenize",
+        {"tokens": tables},
+        spec={"patch_size": PATCH, "merge_size": 2, "vocab_size": 480},
+        files={"tokenizer.json": encoder.to_str().encode()},
+        rows_in=len(rows),
+        rows_out=len(rows),
     )
     return token_rows, encoder
 
@@ -311,7 +386,11 @@ def _token_row(row: dict[str, Any], encoder: Tokenizer, frames: list[dict[str, A
         run = [special(vocabulary.START_OF_IMAGE), *[placeholder] * 4, special(vocabulary.END_OF_IMAGE)]
         images.append(
             {
-                "media_id": segment["media_id"], "token_start": at + 1, "grid_t": 1, "grid_h": 4, "grid_w": 4,
+                "media_id": segment["media_id"],
+                "token_start": at + 1,
+                "grid_t": 1,
+                "grid_h": 4,
+                "grid_w": 4,
                 "bytes": make.picture(4 * PATCH, 8 * PATCH if is_video else 4 * PATCH, seed=i),
             }
         )
@@ -320,14 +399,21 @@ def _token_row(row: dict[str, Any], encoder: Tokenizer, frames: list[dict[str, A
     edges = np.cumsum([0, *(len(part) for part, *_ in found)]).tolist()
     spans = [
         {
-            "start": edges[j], "end": edges[j + 1], "kind": kind, "segment": segment, "loss_weight": weight,
+            "start": edges[j],
+            "end": edges[j + 1],
+            "kind": kind,
+            "segment": segment,
+            "loss_weight": weight,
             "reason": reason,
         }
         for j, (_, kind, segment, weight, reason) in enumerate(found)
     ]
     return {
-        "doc_id": row["doc_id"], "num_tokens": edges[-1],
-        "input_ids": [t for part, *_ in found for t in part], "spans": spans, "images": images,
+        "doc_id": row["doc_id"],
+        "num_tokens": edges[-1],
+        "input_ids": [t for part, *_ in found for t in part],
+        "spans": spans,
+        "images": images,
     }
 
 
@@ -336,7 +422,8 @@ def _pieces(
 ) -> list[tuple[list[int], str | None]]:
     ranges = sorted((m["start"], m["end"], m["reason"]) for m in masks if m["segment"] == segment)
     edges = [
-        (0, None), *(edge for start, end, reason in ranges for edge in ((start, reason), (end, None))),
+        (0, None),
+        *(edge for start, end, reason in ranges for edge in ((start, reason), (end, None))),
         (len(text), None),
     ]
     parts = [
@@ -353,7 +440,10 @@ def _score(made: _Run, rows: list[dict[str, Any]]) -> None:
     empty = dict.fromkeys(scores.SCHEMA.names)
     quality = [
         {
-            **empty, "doc_id": r["doc_id"], "scorer": "text_quality", "version": "1",
+            **empty,
+            "doc_id": r["doc_id"],
+            "scorer": "text_quality",
+            "version": "1",
             "score": float(rng.normal(1, 1)),
         }
         for r in rows
@@ -361,7 +451,11 @@ def _score(made: _Run, rows: list[dict[str, Any]]) -> None:
     quality[-1] |= {"score": None, "error": "too_short"}
     fit = [
         {
-            **empty, "doc_id": r["doc_id"], "segment": i, "scorer": "alignment", "version": "1",
+            **empty,
+            "doc_id": r["doc_id"],
+            "segment": i,
+            "scorer": "alignment",
+            "version": "1",
             "score": float(rng.uniform(-0.2, 0.6)),
         }
         for r in rows
@@ -370,8 +464,11 @@ def _score(made: _Run, rows: list[dict[str, Any]]) -> None:
     ]
     for name, part, auc in (("text_quality", quality, 0.93), ("alignment", fit, 0.71)):
         made.commit(
-            f"score_{name}", {"scores": [pa.Table.from_pylist(part, scores.SCHEMA)]}, rows_in=len(rows),
-            rows_out=len(part), metrics={"auc_held_out": auc, "num_pairs_train": 40, "num_pairs_held_out": 5},
+            f"score_{name}",
+            {"scores": [pa.Table.from_pylist(part, scores.SCHEMA)]},
+            rows_in=len(rows),
+            rows_out=len(part),
+            metrics={"auc_held_out": auc, "num_pairs_train": 40, "num_pairs_held_out": 5},
         )
 
 
@@ -380,13 +477,19 @@ def _plan(made: _Run, token_rows: list[list[dict[str, Any]]]) -> None:
     for partition, part in enumerate(token_rows):
         for row_number, row in enumerate(part):
             at = {
-                "doc_id": row["doc_id"], "shard": shard.shard_name("tokens", partition), "row": row_number,
-                "weight": 1.0, "stratum": "notes" if partition else "manual",
+                "doc_id": row["doc_id"],
+                "shard": shard.shard_name("tokens", partition),
+                "row": row_number,
+                "weight": 1.0,
+                "stratum": "notes" if partition else "manual",
             }
             if partition == 1 and row_number == 0:
                 held_out.append(
                     {
-                        **at, "sequence": 0, "position": 0, "start": 0,
+                        **at,
+                        "sequence": 0,
+                        "position": 0,
+                        "start": 0,
                         "end": min(CONTEXT_LENGTH, row["num_tokens"]),
                     }
                 )
@@ -399,16 +502,23 @@ def _plan(made: _Run, token_rows: list[list[dict[str, Any]]]) -> None:
                 if position == CONTEXT_LENGTH:
                     sequence, position = sequence + 1, 0
     num_documents, num_tokens = (
-        sum(map(len, token_rows)), sum(row["num_tokens"] for part in token_rows for row in part),
+        sum(map(len, token_rows)),
+        sum(row["num_tokens"] for part in token_rows for row in part),
     )
     num_planned, rest = sum(r["end"] - r["start"] for r in planned), sum(r["end"] for r in held_out)
     places = {"held_out": 1, "in_training": num_documents - 1, "input": num_documents, "not_selected": 0}
     report = {
-        "documents": {**places, "planned": num_documents - 1, "never_planned": 0}, "epochs": 1,
+        "documents": {**places, "planned": num_documents - 1, "never_planned": 0},
+        "epochs": 1,
         "fill_frac": 0.96,
         "tokens": {
-            "input": num_tokens, "not_selected": 0, "held_out": rest, "in_training": num_planned,
-            "planned": num_planned, "tail_too_short": 0, "not_reached": 0,
+            "input": num_tokens,
+            "not_selected": 0,
+            "held_out": rest,
+            "in_training": num_planned,
+            "planned": num_planned,
+            "tail_too_short": 0,
+            "not_reached": 0,
         },
     }
     made.commit(
@@ -417,8 +527,10 @@ def _plan(made: _Run, token_rows: list[list[dict[str, Any]]]) -> None:
             "plan": [pa.Table.from_pylist(planned, plan.SCHEMA)],
             "heldout": [pa.Table.from_pylist(held_out, plan.SCHEMA)],
         },
-        spec={"pack": {"context_length": CONTEXT_LENGTH}}, rows_in=sum(map(len, token_rows)),
-        rows_out=len(planned), metrics={"report": report},
+        spec={"pack": {"context_length": CONTEXT_LENGTH}},
+        rows_in=sum(map(len, token_rows)),
+        rows_out=len(planned),
+        metrics={"report": report},
     )
 
 
@@ -432,10 +544,14 @@ def _train(made: _Run) -> None:
         fall = np.exp(-step / 5)
         rows.append(
             {
-                "step": step, "loss/text_nats": 2 + 4 * fall + rng.normal(0, 0.05),
+                "step": step,
+                "loss/text_nats": 2 + 4 * fall + rng.normal(0, 0.05),
                 "loss/image_nats": 2.2 + 3.8 * fall,
-                "loss/video_nats": 3 + 3 * fall if step % 3 == 0 else None, "tokens/text_frac": 0.7,
-                "tokens/image_frac": 0.2, "tokens/video_frac": 0.1, "index/kl_nats": 0.5 * fall,
+                "loss/video_nats": 3 + 3 * fall if step % 3 == 0 else None,
+                "tokens/text_frac": 0.7,
+                "tokens/image_frac": 0.2,
+                "tokens/video_frac": 0.1,
+                "index/kl_nats": 0.5 * fall,
                 "index/phase": "dense" if step <= 3 else "sparse",
                 "step/tokens_per_s": 900 + 10 * rng.normal(),
                 **{
@@ -445,12 +561,15 @@ def _train(made: _Run) -> None:
             }
         )
     made.commit(
-        "pretrain", {},
+        "pretrain",
+        {},
         spec={"batch_sequences": BATCH_SEQUENCES, "num_steps": NUM_STEPS, "index_warmup_frac": 0.25},
-        files={"metrics.jsonl": _lines(rows)}, metrics={"steps": NUM_STEPS, "stability/skipped": 0},
+        files={"metrics.jsonl": _lines(rows)},
+        metrics={"steps": NUM_STEPS, "stability/skipped": 0},
     )
     made.commit(
-        "evaluate", {},
+        "evaluate",
+        {},
         metrics={
             **{
                 f"loss/{k}_nats": v
@@ -461,8 +580,10 @@ def _train(made: _Run) -> None:
                 for k, v in (("text", 3.46), ("image", 3.79), ("video", None), ("all", 3.6))
             },
             **{f"tokens/{k}_count": v for k, v in (("text", 50), ("image", 18), ("video", 0), ("all", 68))},
-            "loss/image_shuffled_nats": 2.875, "loss/video_shuffled_nats": None,
-            "sequences/held_out_count": 1, "pictures/exchanged_frac": 0.75,
+            "loss/image_shuffled_nats": 2.875,
+            "loss/video_shuffled_nats": None,
+            "sequences/held_out_count": 1,
+            "pictures/exchanged_frac": 0.75,
         },
     )
 
@@ -473,7 +594,8 @@ def _rl(made: _Run, encoder: Tokenizer) -> None:
         reward = {"count": 0.2 + 0.05 * step, "colour": 0.3 + 0.08 * step}
         rows.append(
             {
-                "step": step, "rl/reward_mean": sum(reward.values()) / 2,
+                "step": step,
+                "rl/reward_mean": sum(reward.values()) / 2,
                 **{f"rl/reward_{k}_mean": v for k, v in reward.items()},
             }
         )
@@ -484,7 +606,10 @@ def _rl(made: _Run, encoder: Tokenizer) -> None:
             right = float(answer == task.answer)
             samples.append(
                 {
-                    "doc_id": task.doc_id, "prompt": task.prompt, "group": step - 1, "policy_step": step - 1,
+                    "doc_id": task.doc_id,
+                    "prompt": task.prompt,
+                    "group": step - 1,
+                    "policy_step": step - 1,
                     "turns": [{"role": "user", "text": task.prompt}, {"role": "assistant", "text": answer}],
                     "input_ids": prompt_ids + answer_ids,
                     "logprobs": [0.0] * len(prompt_ids) + [-0.7] * len(answer_ids),
@@ -494,14 +619,18 @@ def _rl(made: _Run, encoder: Tokenizer) -> None:
                 }
             )
     made.commit(
-        "rl", {"rollouts": [pa.Table.from_pylist(samples, rollout.SCHEMA)]},
+        "rl",
+        {"rollouts": [pa.Table.from_pylist(samples, rollout.SCHEMA)]},
         files={"metrics.jsonl": _lines(rows)},
         spec={
-            "environments": list(RL_ENVIRONMENTS), "num_steps": NUM_RL_STEPS, "prompts_per_step": 1,
+            "environments": list(RL_ENVIRONMENTS),
+            "num_steps": NUM_RL_STEPS,
+            "prompts_per_step": 1,
             "seed": 1,
         },
         metrics={
-            "before": {"count": 0.21, "colour": 0.3}, "after": {"count": 0.55, "colour": 0.86},
+            "before": {"count": 0.21, "colour": 0.3},
+            "after": {"count": 0.55, "colour": 0.86},
             "exchanged": {"count": 0.2, "colour": 0.28},
         },
     )

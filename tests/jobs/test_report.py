@@ -116,7 +116,8 @@ def test_samples_show_variety(run_path: str) -> None:
         samples.show(run, "mask_media", doc_id, why) for doc_id, why in samples.choose(run, "mask_media")
     ]
     assert [(sample.row["uri"], sample.why) for sample in chosen if sample] == [
-        (VIDEO_URI, "a video with captions"), (FIGURES_URI, "several pictures in reading order"),
+        (VIDEO_URI, "a video with captions"),
+        (FIGURES_URI, "several pictures in reading order"),
         (CONTACT_URI, "personal data masked in text"),
     ]
 
@@ -137,7 +138,11 @@ def test_masked_text_is_marked_with_its_reason(html: str) -> None:
 def test_dropped_pictures_are_faded_and_say_why(html: str) -> None:
     faded = re.findall(r'<figure class="left">.*?</figure>', section(html, "documents"), re.DOTALL)
     assert [re.findall(r'class="why">([^<]+)', figure) for figure in faded] == [
-        ["repeated image"], ["too small"], ["media error"], ["media error"], ["repeated image"],
+        ["repeated image"],
+        ["too small"],
+        ["media error"],
+        ["media error"],
+        ["repeated image"],
     ]
     assert "the file could not be had" in faded[3]
 
@@ -202,7 +207,10 @@ def test_rollouts_show_the_picture_and_the_right_answer_of_their_task(html: str)
 def test_missing_steps_are_said_and_not_failed_on(tmp_path: Path, steps: tuple[str, ...]) -> None:
     text = Path(write_report(make_run(str(tmp_path / "part"), steps))).read_text(encoding="utf-8")
     for name, step in (
-        ("funnel", "ingest"), ("documents", "ingest"), ("plan", "plan"), ("pretraining", "pretrain"),
+        ("funnel", "ingest"),
+        ("documents", "ingest"),
+        ("plan", "plan"),
+        ("pretraining", "pretrain"),
         ("rl", "rl"),
     ):
         assert ("has not run in this run" in section(text, name).split("Held-out evaluation")[0]) == (
@@ -226,8 +234,12 @@ def test_a_path_without_a_run_is_one_clear_error(run_path: str, tmp_path: Path) 
 def test_painting_masks_keeps_every_character(text: str, ranges: list[tuple[int, int]]) -> None:
     masks = [
         {
-            "start": min(pair), "end": min(max(pair), len(text)), "reason": "r", "action": "no_loss",
-            "detector": "d", "box": None,
+            "start": min(pair),
+            "end": min(max(pair), len(text)),
+            "reason": "r",
+            "action": "no_loss",
+            "detector": "d",
+            "box": None,
         }
         for pair in ranges
     ]
@@ -241,7 +253,11 @@ def test_painting_masks_keeps_every_character(text: str, ranges: list[tuple[int,
 def test_a_long_text_is_cut_around_its_mask() -> None:
     text = "a" * 5000 + EMAIL + "b" * 5000
     mask = {
-        "start": 5000, "end": 5000 + len(EMAIL), "reason": "email", "action": "drop", "detector": "d",
+        "start": 5000,
+        "end": 5000 + len(EMAIL),
+        "reason": "email",
+        "action": "drop",
+        "detector": "d",
         "box": None,
     }
     shown = samples.painted(text, [mask])
@@ -258,7 +274,9 @@ def test_thumbnails_are_small_and_bad_bytes_have_none() -> None:
 
 def test_plots_leave_out_missing_values_and_scale_to_the_page() -> None:
     drawn = lines(
-        [Series("text", [1, 2, 3], [2.0, None, 1.0]), Series("video", [1], [float("nan")])], "Loss", "step",
+        [Series("text", [1, 2, 3], [2.0, None, 1.0]), Series("video", [1], [float("nan")])],
+        "Loss",
+        "step",
         "nats",
     )
     assert "text from 2 to 1." in drawn

@@ -1,4 +1,6 @@
-"""The whole path on a small corpus, through the command: repeated, killed, with another number of workers, with bad input."""
+"""The whole path on a small corpus, through the command: repeated, killed, with another number of workers,
+with bad input.
+"""
 
 import json
 import os
@@ -16,30 +18,71 @@ import yaml
 from schemas import shard
 from tests.jobs.make_corpus import write_corpus
 
-TINY = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "rotary_dim": 4,
-        "num_dense_layers": 1, "dense_intermediate_size": 64, "intermediate_size": 32, "shared_intermediate_size": 32,
-        "num_experts": 4, "index_dim": 8, "block_size": 16, "top_k_blocks": 2, "projector_hidden_size": 32,
-        "vocab_size": 512, "vision": {"hidden_size": 24, "intermediate_size": 32, "num_layers": 1, "num_heads": 2}}
+TINY = {
+    "hidden_size": 32,
+    "num_layers": 2,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "head_dim": 8,
+    "rotary_dim": 4,
+    "num_dense_layers": 1,
+    "dense_intermediate_size": 64,
+    "intermediate_size": 32,
+    "shared_intermediate_size": 32,
+    "num_experts": 4,
+    "index_dim": 8,
+    "block_size": 16,
+    "top_k_blocks": 2,
+    "projector_hidden_size": 32,
+    "vocab_size": 512,
+    "vision": {"hidden_size": 24, "intermediate_size": 32, "num_layers": 1, "num_heads": 2},
+}
 
 
 def spec(corpus, output):
     """The demo's jobs at a size for tests."""
-    return {"kind": "pipeline", "output": str(output), "num_workers": 2, "jobs": [
-        {"kind": "prepare", "sources": [{"path": str(corpus), "standalone_media": True}],
-         "ingest": {"documents_per_partition": 16}, "clean": {"languages": ["en"]},
-         "tokenize": {"vocab_size": 512, "patch_size": 8, "min_pixels": 256, "max_pixels": 1024}},
-        {"kind": "score", "scorers": [{"kind": "text_quality", "num_epochs": 2}]},
-        {"kind": "plan", "select": {"scorer": "text_quality"}, "pack": {"context_length": 128, "held_out_frac": 0.1}},
-        {"kind": "pretrain", "model": TINY, "num_steps": 8, "batch_sequences": 2, "save_every": 3},
-        {"kind": "evaluate"},
-        {"kind": "rl", "num_warm_start_steps": 2, "num_steps": 2, "prompts_per_step": 2, "rollouts_per_prompt": 2,
-         "num_eval_tasks": 4}]}
+    return {
+        "kind": "pipeline",
+        "output": str(output),
+        "num_workers": 2,
+        "jobs": [
+            {
+                "kind": "prepare",
+                "sources": [{"path": str(corpus), "standalone_media": True}],
+                "ingest": {"documents_per_partition": 16},
+                "clean": {"languages": ["en"]},
+                "tokenize": {"vocab_size": 512, "patch_size": 8, "min_pixels": 256, "max_pixels": 1024},
+            },
+            {"kind": "score", "scorers": [{"kind": "text_quality", "num_epochs": 2}]},
+            {
+                "kind": "plan",
+                "select": {"scorer": "text_quality"},
+                "pack": {"context_length": 128, "held_out_frac": 0.1},
+            },
+            {"kind": "pretrain", "model": TINY, "num_steps": 8, "batch_sequences": 2, "save_every": 3},
+            {"kind": "evaluate"},
+            {
+                "kind": "rl",
+                "num_warm_start_steps": 2,
+                "num_steps": 2,
+                "prompts_per_step": 2,
+                "rollouts_per_prompt": 2,
+                "num_eval_tasks": 4,
+            },
+        ],
+    }
 
 
 def omniloom(*arguments, **popen):
     environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run([sys.executable, "-m", "jobs.cli", *map(str, arguments)], capture_output=True, text=True,
-                          check=False, env=environment, **popen)
+    return subprocess.run(
+        [sys.executable, "-m", "jobs.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        **popen,
+    )
 
 
 def write_spec(path, value):
@@ -54,8 +97,11 @@ def steps(output):
 def contents(output, name):
     """Files of a step, without those that hold times."""
     folder = output / steps(output)[name]
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())
-            if path.is_file() and path.name != "metrics.jsonl"}
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.name != "metrics.jsonl"
+    }
 
 
 def losses(output, name="pretrain"):
@@ -77,8 +123,20 @@ def finished(tmp_path_factory):
 def test_every_step_is_there_and_the_funnel_is_told(finished):
     folder, stdout = finished
     out = folder / "out"
-    assert list(steps(out)) == ["ingest", "clean", "dedupe_text", "mask_text", "mask_media", "interleave", "tokenize",
-                                "score_text_quality", "plan", "pretrain", "evaluate", "rl"]
+    assert list(steps(out)) == [
+        "ingest",
+        "clean",
+        "dedupe_text",
+        "mask_text",
+        "mask_media",
+        "interleave",
+        "tokenize",
+        "score_text_quality",
+        "plan",
+        "pretrain",
+        "evaluate",
+        "rl",
+    ]
     manifests = {name: shard.read_manifest(str(out / path)) for name, path in steps(out).items()}
     assert manifests["ingest"].rows_in == 44 and manifests["ingest"].rows_out == 43
     quarantine = shard.read_step_table(str(out / steps(out)["ingest"]), "quarantine").to_pylist()
@@ -105,7 +163,9 @@ def test_every_shard_holds_what_its_manifest_names_and_opens_in_polars(finished)
 
 def test_every_planned_token_can_be_traced_to_its_document(finished):
     out = finished[0] / "out"
-    tokens = pl.read_ipc(str(out / steps(out)["tokenize"] / "tokens-*.arrow"), columns=["doc_id", "num_tokens"])
+    tokens = pl.read_ipc(
+        str(out / steps(out)["tokenize"] / "tokens-*.arrow"), columns=["doc_id", "num_tokens"]
+    )
     documents = pl.read_ipc(str(out / steps(out)["ingest"] / "documents-*.arrow"))
     plan = shard.read_step_table(str(out / steps(out)["plan"]), "plan").to_pylist()
     lengths = dict(tokens.iter_rows())
@@ -115,10 +175,14 @@ def test_every_planned_token_can_be_traced_to_its_document(finished):
 
 def test_a_repeated_run_does_nothing_and_a_changed_one_only_what_follows(finished):
     folder, _ = finished
-    before = {path: path.stat().st_mtime_ns for path in (folder / "out" / "steps").rglob("*") if path.is_file()}
+    before = {
+        path: path.stat().st_mtime_ns for path in (folder / "out" / "steps").rglob("*") if path.is_file()
+    }
     again = omniloom("run", folder / "spec.yaml")
     assert again.returncode == 0 and again.stdout.count("done before") == 12
-    assert {path: path.stat().st_mtime_ns for path in (folder / "out" / "steps").rglob("*") if path.is_file()} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in (folder / "out" / "steps").rglob("*") if path.is_file()
+    } == before
     changed = omniloom("run", folder / "spec.yaml", "--set", "evaluate.max_sequences=1")
     assert changed.returncode == 0 and changed.stdout.count("done before") == 11
     assert omniloom("run", folder / "spec.yaml").returncode == 0
@@ -127,8 +191,17 @@ def test_a_repeated_run_does_nothing_and_a_changed_one_only_what_follows(finishe
 def test_one_worker_makes_the_same_bytes_and_a_killed_run_ends_the_same(finished):
     folder, _ = finished
     out, other = folder / "out", folder / "other"
-    command = [sys.executable, "-m", "jobs.cli", "run", str(folder / "spec.yaml"), "--set", f"output={other}",
-               "--set", "num_workers=1"]
+    command = [
+        sys.executable,
+        "-m",
+        "jobs.cli",
+        "run",
+        str(folder / "spec.yaml"),
+        "--set",
+        f"output={other}",
+        "--set",
+        "num_workers=1",
+    ]
     for sign in ("clean-*/partition-00000.json", "pretrain-*/checkpoints/step-*"):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         while not list((other / "steps").glob(sign)):
@@ -147,15 +220,18 @@ def test_one_worker_makes_the_same_bytes_and_a_killed_run_ends_the_same(finished
     shutil.rmtree(other)
 
 
-@pytest.mark.parametrize(("override", "message"), [
-    ("prepare.sources.0.path=/nowhere/at/all", "/nowhere/at/all"),
-    ("prepare.sources.0.include=['*.pgae']", "*.pgae"),
-    ("pretrain.model.vocab_size=700", "vocab_size"),
-    ("pretrain.model.vision.patch_size=4", "patch_size"),
-    ("pretrain.num_steps=100000", "sequences"),
-    ("plan.pack.mixture={sound/text: 0.5}", "sound/text"),
-    ("plan.select.scorer=beauty", "score_beauty"),
-])
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("prepare.sources.0.path=/nowhere/at/all", "/nowhere/at/all"),
+        ("prepare.sources.0.include=['*.pgae']", "*.pgae"),
+        ("pretrain.model.vocab_size=700", "vocab_size"),
+        ("pretrain.model.vision.patch_size=4", "patch_size"),
+        ("pretrain.num_steps=100000", "sequences"),
+        ("plan.pack.mixture={sound/text: 0.5}", "sound/text"),
+        ("plan.select.scorer=beauty", "score_beauty"),
+    ],
+)
 def test_a_setting_that_cannot_work_is_one_line_and_a_failure(finished, override, message):
     folder, _ = finished
     failed = omniloom("run", folder / "spec.yaml", "--set", override)
@@ -169,11 +245,15 @@ def test_a_corpus_of_unreadable_files_fails_and_leaves_its_quarantine(tmp_path):
     corpus.mkdir()
     for number in range(3):
         (corpus / f"{number}.html").write_bytes(os.urandom(200) + b"\0\1\2")
-    path = write_spec(tmp_path / "spec.yaml", {"kind": "prepare", "output": str(tmp_path / "out"),
-                                               "sources": [{"path": str(corpus)}]})
+    path = write_spec(
+        tmp_path / "spec.yaml",
+        {"kind": "prepare", "output": str(tmp_path / "out"), "sources": [{"path": str(corpus)}]},
+    )
     failed = omniloom("run", path)
     assert failed.returncode == 1 and "none of the 3 files could be read" in failed.stderr
-    rows = pl.read_ipc(str(next(pathlib.Path(tmp_path / "out" / "steps").glob("ingest-*")) / "quarantine-*.arrow"))
+    rows = pl.read_ipc(
+        str(next(pathlib.Path(tmp_path / "out" / "steps").glob("ingest-*")) / "quarantine-*.arrow")
+    )
     assert rows.height == 3 and rows["message"].str.len_chars().min() > 0
 
 

@@ -33,7 +33,9 @@ def test_every_shipped_spec_parses(path):
 
 
 def test_a_resolved_spec_parses_to_itself(tmp_path):
-    spec = load_spec(write(tmp_path, {"kind": "pipeline", "output": "x", "jobs": [PREPARE, {"kind": "pretrain"}]}))
+    spec = load_spec(
+        write(tmp_path, {"kind": "pipeline", "output": "x", "jobs": [PREPARE, {"kind": "pretrain"}]})
+    )
     assert parse(spec.model_dump(mode="json")) == spec
 
 
@@ -42,41 +44,70 @@ def test_a_single_job_is_a_pipeline_of_one(tmp_path):
     assert (spec.output, spec.num_workers, [job.kind for job in spec.jobs]) == ("runs/x", 1, ["prepare"])
 
 
-@pytest.mark.parametrize(("job", "expected"), [
-    ({**PREPARE, "clean": {"min_wrds": 3}}, "prepare.clean.min_wrds: 3: no such field, did you mean 'min_words'?"),
-    ({"kind": "prepare", "sources": [{"path": "a", "inclde": ["b"]}]},
-     "prepare.sources.0.inclde: ['b']: no such field, did you mean 'include'?"),
-    ({"kind": "pretrain", "model": {"vision": {"num_head": 2}}},
-     "pretrain.model.vision.num_head: 2: no such field, did you mean 'num_heads'?"),
-    ({"kind": "pretrain", "num_steps": -1}, "pretrain.num_steps: -1: input should be greater than 0"),
-    ({"kind": "score", "scorers": [{"kind": "aligment"}]},
-     "score.scorers.0: kind: 'aligment' is not valid, did you mean 'alignment'?"),
-    ({"kind": "pretain"}, "pretain: kind: 'pretain' is not valid, did you mean 'pretrain'?"),
-    ({"kind": "plan", "select": {"scorer": "s", "method": "threshold", "threshold": 1, "floor": 0.1}},
-     "plan.select: floor: has no effect with method 'threshold'"),
-    ({"kind": "pretrain", "optimizer": {"schedule": "cosine", "decay_frac": 0.2}},
-     "pretrain.optimizer: decay_frac: has no effect with schedule 'cosine'"),
-])
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (
+            {**PREPARE, "clean": {"min_wrds": 3}},
+            "prepare.clean.min_wrds: 3: no such field, did you mean 'min_words'?",
+        ),
+        (
+            {"kind": "prepare", "sources": [{"path": "a", "inclde": ["b"]}]},
+            "prepare.sources.0.inclde: ['b']: no such field, did you mean 'include'?",
+        ),
+        (
+            {"kind": "pretrain", "model": {"vision": {"num_head": 2}}},
+            "pretrain.model.vision.num_head: 2: no such field, did you mean 'num_heads'?",
+        ),
+        ({"kind": "pretrain", "num_steps": -1}, "pretrain.num_steps: -1: input should be greater than 0"),
+        (
+            {"kind": "score", "scorers": [{"kind": "aligment"}]},
+            "score.scorers.0: kind: 'aligment' is not valid, did you mean 'alignment'?",
+        ),
+        ({"kind": "pretain"}, "pretain: kind: 'pretain' is not valid, did you mean 'pretrain'?"),
+        (
+            {"kind": "plan", "select": {"scorer": "s", "method": "threshold", "threshold": 1, "floor": 0.1}},
+            "plan.select: floor: has no effect with method 'threshold'",
+        ),
+        (
+            {"kind": "pretrain", "optimizer": {"schedule": "cosine", "decay_frac": 0.2}},
+            "pretrain.optimizer: decay_frac: has no effect with schedule 'cosine'",
+        ),
+    ],
+)
 def test_a_wrong_field_is_named_with_its_value_and_the_nearest_valid_one(tmp_path, job, expected):
     assert fault(tmp_path, {"kind": "pipeline", "output": "x", "jobs": [job]}) == f"spec.yaml: {expected}"
 
 
 def test_every_fault_gets_a_line_of_its_own(tmp_path):
-    text = fault(tmp_path, {"kind": "pipeline", "outptu": "x", "jobs": [{"kind": "pretrain", "save_evry": 1}]})
-    assert text.splitlines() == ["spec.yaml: output: field required",
-                                 "spec.yaml: pretrain.save_evry: 1: no such field, did you mean 'save_every'?",
-                                 "spec.yaml: outptu: 'x': no such field, did you mean 'output'?"]
+    text = fault(
+        tmp_path, {"kind": "pipeline", "outptu": "x", "jobs": [{"kind": "pretrain", "save_evry": 1}]}
+    )
+    assert text.splitlines() == [
+        "spec.yaml: output: field required",
+        "spec.yaml: pretrain.save_evry: 1: no such field, did you mean 'save_every'?",
+        "spec.yaml: outptu: 'x': no such field, did you mean 'output'?",
+    ]
 
 
-@pytest.mark.parametrize(("override", "expected"), [
-    ("prepare.clean.min_words", "--set prepare.clean.min_words: expected a.b=c"),
-    ("prepar.clean.min_words=1", "--set prepar.clean.min_words: 'prepar' is not valid, did you mean 'prepare'?"),
-    ("prepare.sources.7.path=x", "--set prepare.sources.7.path: '7' is no position in a list of 1"),
-    ("prepare=3", "--set prepare: name a field of this job"),
-    ("prepare.sources.0.path.x=3", "--set prepare.sources.0.path.x: path is a value, it has no fields"),
-    ("prepare.clean.min_words=abc", "spec.yaml: prepare.clean.min_words: 'abc': input should be a valid integer, "
-                                    "unable to parse string as an integer"),
-])
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("prepare.clean.min_words", "--set prepare.clean.min_words: expected a.b=c"),
+        (
+            "prepar.clean.min_words=1",
+            "--set prepar.clean.min_words: 'prepar' is not valid, did you mean 'prepare'?",
+        ),
+        ("prepare.sources.7.path=x", "--set prepare.sources.7.path: '7' is no position in a list of 1"),
+        ("prepare=3", "--set prepare: name a field of this job"),
+        ("prepare.sources.0.path.x=3", "--set prepare.sources.0.path.x: path is a value, it has no fields"),
+        (
+            "prepare.clean.min_words=abc",
+            "spec.yaml: prepare.clean.min_words: 'abc': input should be a valid integer, "
+            "unable to parse string as an integer",
+        ),
+    ],
+)
 def test_a_wrong_override_is_refused(tmp_path, override, expected):
     assert fault(tmp_path, {"kind": "pipeline", "output": "x", "jobs": [PREPARE]}, override) == expected
 
@@ -84,13 +115,17 @@ def test_a_wrong_override_is_refused(tmp_path, override, expected):
 def test_overrides_reach_jobs_by_name_lists_by_position_and_the_run_itself(tmp_path):
     jobs = [PREPARE, {"kind": "pretrain"}, {"kind": "pretrain", "name": "late"}]
     path = write(tmp_path, {"kind": "pipeline", "output": "x", "jobs": jobs})
-    spec = load_spec(path, ["late.num_steps=7", "prepare.sources.0.path=other", "output=y", "prepare.clean.languages=[en]"])
+    spec = load_spec(
+        path, ["late.num_steps=7", "prepare.sources.0.path=other", "output=y", "prepare.clean.languages=[en]"]
+    )
     assert (spec.jobs[1].num_steps, spec.jobs[2].num_steps, spec.output) == (None, 7, "y")
     assert (spec.jobs[0].sources[0].path, spec.jobs[0].clean.languages) == ("other", ("en",))
 
 
 def test_two_jobs_of_one_name_are_refused(tmp_path):
-    text = fault(tmp_path, {"kind": "pipeline", "output": "x", "jobs": [{"kind": "evaluate"}, {"kind": "evaluate"}]})
+    text = fault(
+        tmp_path, {"kind": "pipeline", "output": "x", "jobs": [{"kind": "evaluate"}, {"kind": "evaluate"}]}
+    )
     assert "two have the same name in ['evaluate', 'evaluate']" in text
 
 
@@ -113,11 +148,20 @@ def models(annotation):
 
 
 def test_every_field_is_read_somewhere():
-    """A setting without effect is a defect: each field's name is used as an attribute outside the spec files."""
+    """A setting without effect is a defect: each field's name is used as an attribute outside the spec
+    files."""
     packages = ("datapipe", "rewards", "trainer", "kernels", "jobs")
-    code = "\n".join(path.read_text() for package in packages for path in (ROOT / package).rglob("*.py")
-                     if path.name not in ("spec.py", "config.py"))
-    unused = {f"{model.__name__}.{name}" for job in (PipelineSpec, *JOB_TYPES.values()) for model in models(job)
-              for name in model.model_fields
-              if not re.search(rf"\.{name}\b", code)}
+    code = "\n".join(
+        path.read_text()
+        for package in packages
+        for path in (ROOT / package).rglob("*.py")
+        if path.name not in ("spec.py", "config.py")
+    )
+    unused = {
+        f"{model.__name__}.{name}"
+        for job in (PipelineSpec, *JOB_TYPES.values())
+        for model in models(job)
+        for name in model.model_fields
+        if not re.search(rf"\.{name}\b", code)
+    }
     assert unused - {"PipelineSpec.kind"} == set()

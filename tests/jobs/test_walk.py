@@ -68,7 +68,8 @@ def test_each_stage_prints_what_it_changed(run_path: str) -> None:
 def test_changed_text_is_shown_before_and_after(run_path: str) -> None:
     changes = stage(walked(run_path, FIGURES_URI), "clean").splitlines()
     assert [line[:2] + line.split("heading")[1].strip() for line in changes[1:]] == [
-        "- Working with  layers", "+ Working with layers",
+        "- Working with  layers",
+        "+ Working with layers",
     ]
 
 

@@ -17,22 +17,45 @@ Blocks = list[list[list[int]]]
 NAMES = ("q", "k", "v", "index_q", "index_k")
 
 
-def tensors(num_tokens: int, heads: int = 4, groups: int = 2, head_dim: int = 6, index_dim: int = 5,
-            seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+def tensors(
+    num_tokens: int,
+    heads: int = 4,
+    groups: int = 2,
+    head_dim: int = 6,
+    index_dim: int = 5,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> list[Tensor]:
     """q, k, v, index_q and index_k as leaves."""
     generator = torch.Generator().manual_seed(seed)
-    shapes = ((num_tokens, heads, head_dim), (num_tokens, groups, head_dim), (num_tokens, groups, head_dim),
-              (num_tokens, groups, index_dim), (num_tokens, index_dim))
-    return [torch.randn(shape, generator=generator, dtype=torch.float64).mul(1.5).to(dtype).requires_grad_()
-            for shape in shapes]
+    shapes = (
+        (num_tokens, heads, head_dim),
+        (num_tokens, groups, head_dim),
+        (num_tokens, groups, head_dim),
+        (num_tokens, groups, index_dim),
+        (num_tokens, index_dim),
+    )
+    return [
+        torch.randn(shape, generator=generator, dtype=torch.float64).mul(1.5).to(dtype).requires_grad_()
+        for shape in shapes
+    ]
 
 
 def edges(*lengths: int) -> Tensor:
     return torch.tensor([0, *lengths]).cumsum(0).int()
 
 
-def by_definition(q: Tensor, k: Tensor, v: Tensor, index_q: Tensor, index_k: Tensor, cu_seqlens: Tensor,
-                  block_size: int, top_k: int, phase: str) -> tuple[Tensor, Tensor, Blocks, Tensor]:
+def by_definition(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    index_q: Tensor,
+    index_k: Tensor,
+    cu_seqlens: Tensor,
+    block_size: int,
+    top_k: int,
+    phase: str,
+) -> tuple[Tensor, Tensor, Blocks, Tensor]:
     """Output, KL, block numbers and log-sum-exp for one query token and one group at a time."""
     group_size = q.shape[1] // k.shape[1]
     out, lse = torch.zeros_like(q), torch.zeros(q.shape[:2], dtype=q.dtype)
@@ -41,11 +64,11 @@ def by_definition(q: Tensor, k: Tensor, v: Tensor, index_q: Tensor, index_k: Ten
         for position in range(end - start):
             query, blocks_of_token = start + position, []
             for group in range(k.shape[1]):
-                scores = index_k[start:query + 1] @ index_q[query, group] / index_q.shape[-1] ** 0.5
+                scores = index_k[start : query + 1] @ index_q[query, group] / index_q.shape[-1] ** 0.5
                 own = position // block_size
-                best = [float(scores[b * block_size:(b + 1) * block_size].max()) for b in range(own)]
+                best = [float(scores[b * block_size : (b + 1) * block_size].max()) for b in range(own)]
                 ranked = sorted(range(own), key=lambda block: (-best[block], block))
-                chosen = sorted([own, *ranked[:top_k - 1]])
+                chosen = sorted([own, *ranked[: top_k - 1]])
                 blocks_of_token.append(chosen)
                 seen = [j for j in range(position + 1) if phase == "dense" or j // block_size in chosen]
                 keys = start + torch.tensor(seen)
@@ -62,11 +85,26 @@ def by_definition(q: Tensor, k: Tensor, v: Tensor, index_q: Tensor, index_k: Ten
 
 
 @settings(deadline=None, max_examples=25)
-@given(lengths=st.lists(st.integers(0, 40), min_size=1, max_size=3).filter(any), groups=st.integers(1, 3),
-       group_size=st.integers(1, 3), block_size=st.integers(1, 9), top_k=st.integers(1, 5),
-       phase=st.sampled_from(["sparse", "dense"]), chunk=st.sampled_from([8, 128]), seed=st.integers(0, 1000))
-def test_agrees_with_the_definition(lengths: list[int], groups: int, group_size: int, block_size: int,
-                                    top_k: int, phase: Any, chunk: int, seed: int) -> None:
+@given(
+    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=3).filter(any),
+    groups=st.integers(1, 3),
+    group_size=st.integers(1, 3),
+    block_size=st.integers(1, 9),
+    top_k=st.integers(1, 5),
+    phase=st.sampled_from(["sparse", "dense"]),
+    chunk=st.sampled_from([8, 128]),
+    seed=st.integers(0, 1000),
+)
+def test_agrees_with_the_definition(
+    lengths: list[int],
+    groups: int,
+    group_size: int,
+    block_size: int,
+    top_k: int,
+    phase: Any,
+    chunk: int,
+    seed: int,
+) -> None:
     inputs = [x.detach() for x in tensors(sum(lengths), heads=groups * group_size, groups=groups, seed=seed)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reference, "CHUNK_QUERIES", chunk)
@@ -125,7 +163,7 @@ def test_packed_documents_equal_separate_ones_to_the_bit() -> None:
 def test_the_own_block_is_always_read_and_takes_one_of_the_slots() -> None:
     inputs = [x.detach() for x in tensors(64)]
     inputs[3][:] = 1
-    inputs[4][:] = torch.arange(64, 0, -1, dtype=torch.float64)[:, None]     # scores fall with position
+    inputs[4][:] = torch.arange(64, 0, -1, dtype=torch.float64)[:, None]  # scores fall with position
     blocks = msa_attention(*inputs, edges(64), block_size=8, top_k=3).block_ids
     assert blocks[63].tolist() == [[0, 1, 7]] * 2
     assert msa_attention(*inputs, edges(64), block_size=8, top_k=1).block_ids[40].tolist() == [[5]] * 2
@@ -217,22 +255,25 @@ def test_recomputing_long_documents_changes_nothing(monkeypatch: pytest.MonkeyPa
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(kept_grads, recomputed_grads, strict=True))
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"q": torch.zeros(9, 4)}, r"q: shape \(9, 4\)"),
-    ({"q": torch.zeros(9, 4, 6, dtype=torch.int64)}, "q: dtype torch.int64"),
-    ({"k": torch.zeros(9, 3, 6)}, r"k: shape \(9, 3, 6\)"),
-    ({"v": torch.zeros(8, 2, 6)}, r"v: shape \(8, 2, 6\)"),
-    ({"v": torch.zeros(9, 2, 6, dtype=torch.float16)}, "v: dtype torch.float16"),
-    ({"index_q": torch.zeros(9, 4, 5)}, r"index_q: shape \(9, 4, 5\)"),
-    ({"index_k": torch.zeros(9, 1, 5)}, r"index_k: shape \(9, 1, 5\)"),
-    ({"cu_seqlens": torch.tensor([0, 9])}, "cu_seqlens: torch.int64"),
-    ({"cu_seqlens": torch.tensor([0, 8]).int()}, r"cu_seqlens: \[0, 8\]"),
-    ({"cu_seqlens": torch.tensor([0, 6, 4, 9]).int()}, r"cu_seqlens: \[0, 6, 4, 9\]"),
-    ({"block_size": 0}, "block_size: 0"),
-    ({"top_k": 0}, "top_k: 0"),
-    ({"phase": "warm"}, "phase: 'warm'"),
-    ({"impl": "cuda"}, r"impl: 'cuda', must be one of \['reference'\]"),
-])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"q": torch.zeros(9, 4)}, r"q: shape \(9, 4\)"),
+        ({"q": torch.zeros(9, 4, 6, dtype=torch.int64)}, "q: dtype torch.int64"),
+        ({"k": torch.zeros(9, 3, 6)}, r"k: shape \(9, 3, 6\)"),
+        ({"v": torch.zeros(8, 2, 6)}, r"v: shape \(8, 2, 6\)"),
+        ({"v": torch.zeros(9, 2, 6, dtype=torch.float16)}, "v: dtype torch.float16"),
+        ({"index_q": torch.zeros(9, 4, 5)}, r"index_q: shape \(9, 4, 5\)"),
+        ({"index_k": torch.zeros(9, 1, 5)}, r"index_k: shape \(9, 1, 5\)"),
+        ({"cu_seqlens": torch.tensor([0, 9])}, "cu_seqlens: torch.int64"),
+        ({"cu_seqlens": torch.tensor([0, 8]).int()}, r"cu_seqlens: \[0, 8\]"),
+        ({"cu_seqlens": torch.tensor([0, 6, 4, 9]).int()}, r"cu_seqlens: \[0, 6, 4, 9\]"),
+        ({"block_size": 0}, "block_size: 0"),
+        ({"top_k": 0}, "top_k: 0"),
+        ({"phase": "warm"}, "phase: 'warm'"),
+        ({"impl": "cuda"}, r"impl: 'cuda', must be one of \['reference'\]"),
+    ],
+)
 def test_an_argument_that_does_not_fit_is_named(changes: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = dict(zip(NAMES, tensors(9, dtype=torch.float32), strict=True))
     arguments["cu_seqlens"] = edges(9)

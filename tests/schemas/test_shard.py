@@ -42,13 +42,13 @@ def test_a_table_that_breaks_its_schema_is_not_written(tmp_path, table):
 
 def test_missing_and_damaged_shards_are_named(tmp_path, table):
     path = tmp_path / "documents-00000.arrow"
-    with pytest.raises(ShardError, match="missing shard .*documents-00000.arrow"):
+    with pytest.raises(ShardError, match=r"missing shard .*documents-00000.arrow"):
         shard.read_table(str(path))
     written = shard.write_table(str(path), table)
     shard.verify(str(tmp_path), [written])
     data = bytearray(path.read_bytes())
     path.write_bytes(data[:100])
-    with pytest.raises(ShardError, match="damaged shard .*documents-00000.arrow"):
+    with pytest.raises(ShardError, match=r"damaged shard .*documents-00000.arrow"):
         shard.read_table(str(path))
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
@@ -74,8 +74,10 @@ def test_a_full_disk_gives_one_clear_error_and_keeps_what_was_there(tmp_path, ta
     try:
         first = shard.write_table(str(tmp_path / "documents-00000.arrow"), table)
         with pytest.raises(ShardError, match=r"disk full while writing .*media-00000.arrow: free some space"):
-            shard.write_table(str(tmp_path / "media-00000.arrow"), make.media_table(
-                [make.media_row(make.picture(seed=i)) for i in range(100)]))
+            shard.write_table(
+                str(tmp_path / "media-00000.arrow"),
+                make.media_table([make.media_row(make.picture(seed=i)) for i in range(100)]),
+            )
         assert os.listdir(tmp_path) == ["documents-00000.arrow"]
         shard.verify(str(tmp_path), [first])
     finally:

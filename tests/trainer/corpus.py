@@ -27,12 +27,33 @@ PATCH, MERGE, TEMPORAL = 4, 2, 2
 WORDS = [f"word{number}" for number in range(24)]
 VOCABULARY = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *WORDS])}
 MODEL = ModelConfig(
-    vocab_size=len(VOCABULARY), hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
-    rotary_dim=4, num_dense_layers=1, dense_intermediate_size=32, intermediate_size=16,
-    shared_intermediate_size=16, num_experts=4, num_experts_per_token=2, index_dim=8, block_size=8,
-    top_k_blocks=2, projector_hidden_size=32,
-    vision=VisionConfig(hidden_size=24, intermediate_size=32, num_layers=1, num_heads=2, patch_size=PATCH,
-                        temporal_patch_size=TEMPORAL, merge_size=MERGE))
+    vocab_size=len(VOCABULARY),
+    hidden_size=32,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    rotary_dim=4,
+    num_dense_layers=1,
+    dense_intermediate_size=32,
+    intermediate_size=16,
+    shared_intermediate_size=16,
+    num_experts=4,
+    num_experts_per_token=2,
+    index_dim=8,
+    block_size=8,
+    top_k_blocks=2,
+    projector_hidden_size=32,
+    vision=VisionConfig(
+        hidden_size=24,
+        intermediate_size=32,
+        num_layers=1,
+        num_heads=2,
+        patch_size=PATCH,
+        temporal_patch_size=TEMPORAL,
+        merge_size=MERGE,
+    ),
+)
 
 
 @dataclasses.dataclass
@@ -48,8 +69,16 @@ class Row:
         """Append tokens as one span."""
         start = len(self.ids)
         self.ids += [VOCABULARY[name] for name in names]
-        self.spans.append({"start": start, "end": len(self.ids), "kind": kind, "segment": 0,
-                           "loss_weight": weight, "reason": reason})
+        self.spans.append(
+            {
+                "start": start,
+                "end": len(self.ids),
+                "kind": kind,
+                "segment": 0,
+                "loss_weight": weight,
+                "reason": reason,
+            }
+        )
         return self
 
     def text(self, *numbers: int, weight: float = 1.0) -> "Row":
@@ -62,24 +91,39 @@ class Row:
         grid_t, grid_h, grid_w = grid
         is_video = grid_t > 1
         data = stacked_frames(grid, seed) if is_video else make.picture(grid_w * PATCH, grid_h * PATCH, seed)
-        self.images.append({"media_id": ids.content_id(data), "token_start": len(self.ids) + 1,
-                            "grid_t": grid_t, "grid_h": grid_h, "grid_w": grid_w, "bytes": data})
+        self.images.append(
+            {
+                "media_id": ids.content_id(data),
+                "token_start": len(self.ids) + 1,
+                "grid_t": grid_t,
+                "grid_h": grid_h,
+                "grid_w": grid_w,
+                "bytes": data,
+            }
+        )
         for _ in range(grid_t):
-            placeholders = [VIDEO if is_video else IMAGE] * (grid_h * grid_w // MERGE ** 2)
+            placeholders = [VIDEO if is_video else IMAGE] * (grid_h * grid_w // MERGE**2)
             self.add([START_OF_IMAGE, *placeholders, END_OF_IMAGE], "video" if is_video else "image", 0.0)
         return self
 
     def finished(self) -> dict:
         """The row, document end included."""
         self.add([END_OF_DOCUMENT], "special", 1.0)
-        return {"doc_id": ids.document_id("test", self.uri, ""), "num_tokens": len(self.ids),
-                "input_ids": self.ids, "spans": self.spans, "images": self.images}
+        return {
+            "doc_id": ids.document_id("test", self.uri, ""),
+            "num_tokens": len(self.ids),
+            "input_ids": self.ids,
+            "spans": self.spans,
+            "images": self.images,
+        }
 
 
 def stacked_frames(grid: tuple[int, int, int], seed: int) -> bytes:
     """A PNG of a video segment: frames from top to bottom."""
-    pictures = [make.picture(grid[2] * PATCH, grid[1] * PATCH, seed * 100 + number)
-                for number in range(grid[0] * TEMPORAL)]
+    pictures = [
+        make.picture(grid[2] * PATCH, grid[1] * PATCH, seed * 100 + number)
+        for number in range(grid[0] * TEMPORAL)
+    ]
     frames = [np.asarray(Image.open(io.BytesIO(data))) for data in pictures]
     buffer = io.BytesIO()
     Image.fromarray(np.concatenate(frames)).save(buffer, "PNG")
@@ -114,7 +158,7 @@ def write_tokens(path: Path, made: list[dict], rows_per_shard: int = 10) -> None
     spec = {"patch_size": PATCH, "merge_size": MERGE, "temporal_patch_size": TEMPORAL}
     files = []
     for number, first in enumerate(range(0, len(made), rows_per_shard)):
-        table = pa.Table.from_pylist(made[first:first + rows_per_shard], schema=tokens.SCHEMA)
+        table = pa.Table.from_pylist(made[first : first + rows_per_shard], schema=tokens.SCHEMA)
         files.append(shard.write_table(str(path / shard.shard_name("tokens", number)), table))
     tokenizer = Tokenizer(models.WordLevel(VOCABULARY, unk_token=WORDS[0]))
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
@@ -130,10 +174,19 @@ def plan_rows(made: list[dict], context_length: int = 40, rows_per_shard: int = 
     for number, row in enumerate(made):
         if position + row["num_tokens"] > context_length and position:
             sequence, position = sequence + 1, 0
-        planned.append({"sequence": sequence, "position": position, "doc_id": row["doc_id"],
-                        "shard": shard.shard_name("tokens", number // rows_per_shard),
-                        "row": number % rows_per_shard, "start": 0, "end": row["num_tokens"], "weight": 1.0,
-                        "stratum": "test"})
+        planned.append(
+            {
+                "sequence": sequence,
+                "position": position,
+                "doc_id": row["doc_id"],
+                "shard": shard.shard_name("tokens", number // rows_per_shard),
+                "row": number % rows_per_shard,
+                "start": 0,
+                "end": row["num_tokens"],
+                "weight": 1.0,
+                "stratum": "test",
+            }
+        )
         position += row["num_tokens"]
     return planned
 
@@ -141,8 +194,10 @@ def plan_rows(made: list[dict], context_length: int = 40, rows_per_shard: int = 
 def write_plan(path: Path, planned: list[dict], held_out: list[dict], tokens_step: str) -> None:
     """Write a finished plan step."""
     tables = {"plan": planned, "heldout": held_out}
-    files = [shard.write_table(str(path / shard.shard_name(name, 0)), pa.Table.from_pylist(part, plan.SCHEMA))
-             for name, part in tables.items()]
+    files = [
+        shard.write_table(str(path / shard.shard_name(name, 0)), pa.Table.from_pylist(part, plan.SCHEMA))
+        for name, part in tables.items()
+    ]
     shard.write_manifest(str(path), shard.Manifest(path.name, "1", {}, [tokens_step], 0, 0, {}, {}, files))
 
 
@@ -157,6 +212,12 @@ def write(root: Path, num_documents: int = 64) -> dict[str, str]:
 
 def spec(**fields: object) -> PretrainSpec:
     """A spec of 8 steps for the tiny corpus."""
-    defaults = {"model": MODEL, "num_steps": 8, "batch_sequences": 2, "save_every": 3,
-                "index_warmup_frac": 0.25, "optimizer": OptimizerSpec(learning_rate=1e-2)}
+    defaults = {
+        "model": MODEL,
+        "num_steps": 8,
+        "batch_sequences": 2,
+        "save_every": 3,
+        "index_warmup_frac": 0.25,
+        "optimizer": OptimizerSpec(learning_rate=1e-2),
+    }
     return PretrainSpec(**{**defaults, **fields})

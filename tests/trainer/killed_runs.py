@@ -28,8 +28,12 @@ def run_until_killed(scenario: dict[str, Any]) -> None:
             kill()
 
     sys.addaudithook(audit)
-    pretrain(corpus.spec(**scenario["spec"]), **scenario["paths"], output_path=scenario["output"],
-             on_step=lambda step, total: kill() if step == scenario.get("step") else None)
+    pretrain(
+        corpus.spec(**scenario["spec"]),
+        **scenario["paths"],
+        output_path=scenario["output"],
+        on_step=lambda step, total: kill() if step == scenario.get("step") else None,
+    )
 
 
 def main() -> None:

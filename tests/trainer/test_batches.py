@@ -20,8 +20,11 @@ from tests.trainer import corpus
 from trainer.batches import NO_LABEL, Batch, BatchReader, check_model_fits, micro_batches, patchify
 from trainer.errors import DataError
 
-ORACLE_SIZES: dict[str, Any] = {"patch_size": corpus.PATCH, "merge_size": corpus.MERGE,
-                "temporal_patch_size": corpus.TEMPORAL}
+ORACLE_SIZES: dict[str, Any] = {
+    "patch_size": corpus.PATCH,
+    "merge_size": corpus.MERGE,
+    "temporal_patch_size": corpus.TEMPORAL,
+}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +60,7 @@ def test_a_label_is_the_next_token_of_the_same_document_and_never_crosses(reader
     assert len(batch.spans) == 64
     for (doc_id, start, end), first, stop in zip(batch.spans, edges[:-1], edges[1:], strict=True):
         assert batch.inputs.input_ids[first:stop].tolist() == stored[doc_id][start:end]
-        assert batch.labels[first:stop].tolist() == [*stored[doc_id][start + 1:end], NO_LABEL]
+        assert batch.labels[first:stop].tolist() == [*stored[doc_id][start + 1 : end], NO_LABEL]
         assert batch.inputs.positions[first:stop].tolist() == list(range(end - start))
         assert batch.loss_weight[stop - 1] == 0
 
@@ -82,7 +85,7 @@ def test_modality_counts_from_the_spans_own_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("start", "end"), [(0, 6), (6, 9), (6, 7)])
 def test_a_plan_that_cuts_a_picture_is_an_error(tmp_path: Path, start: int, end: int) -> None:
-    row = corpus.document("a").text(0).picture((1, 4, 4), 0).finished()     # placeholders at 3 to 6
+    row = corpus.document("a").text(0).picture((1, 4, 4), 0).finished()  # placeholders at 3 to 6
     reader = write_cut(tmp_path, row, start, end)
     with pytest.raises(AssertionError, match=f"plan cuts picture 0 of document {row['doc_id']}"):
         reader.read(range(1))
@@ -108,7 +111,8 @@ def test_a_video_segment_is_cut_like_the_published_processor_does() -> None:
     stacked = np.asarray(Image.open(io.BytesIO(corpus.stacked_frames(grid, 1))))
     frames = stacked.reshape(-1, grid[1] * corpus.PATCH, grid[2] * corpus.PATCH, 3)
     oracle = MiniMaxM3VLVideoProcessor(**ORACLE_SIZES, do_resize=False, do_sample_frames=False)(
-        videos=[torch.from_numpy(frames.copy()).permute(0, 3, 1, 2)], return_tensors="pt")
+        videos=[torch.from_numpy(frames.copy()).permute(0, 3, 1, 2)], return_tensors="pt"
+    )
     patches, found = patchify(frames, corpus.PATCH, corpus.TEMPORAL, corpus.MERGE)
     assert found == grid == tuple(oracle["video_grid_thw"][0].tolist())
     np.testing.assert_allclose(patches, oracle["pixel_values_videos"].numpy(), atol=1e-5)
@@ -179,12 +183,18 @@ def test_a_missing_shard_is_named_before_anything_is_read(tmp_path: Path) -> Non
         BatchReader(**paths)
 
 
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"vocab_size": 99}, "model.vocab_size: 99, but the tokens were made with 41"),
-    ({"vision": corpus.MODEL.vision.model_copy(update={"patch_size": 8})}, "model.vision.patch_size: 8"),
-    ({"vision": corpus.MODEL.vision.model_copy(update={"merge_size": 1})}, "model.vision.merge_size: 1"),
-    ({"vision": corpus.MODEL.vision.model_copy(update={"temporal_patch_size": 1})}, "temporal_patch_size: 1"),
-])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"vocab_size": 99}, "model.vocab_size: 99, but the tokens were made with 41"),
+        ({"vision": corpus.MODEL.vision.model_copy(update={"patch_size": 8})}, "model.vision.patch_size: 8"),
+        ({"vision": corpus.MODEL.vision.model_copy(update={"merge_size": 1})}, "model.vision.merge_size: 1"),
+        (
+            {"vision": corpus.MODEL.vision.model_copy(update={"temporal_patch_size": 1})},
+            "temporal_patch_size: 1",
+        ),
+    ],
+)
 def test_a_model_of_other_sizes_is_refused(reader: BatchReader, changed: dict, message: str) -> None:
     check_model_fits(corpus.MODEL, reader)
     with pytest.raises(DataError, match=message):

@@ -75,7 +75,8 @@ def test_there_is_no_latest_where_nothing_was_saved(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
 def test_a_damaged_file_is_named_and_the_checkpoint_before_is_taken(
-        tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
     save(tmp_path, 1)
     newest = save(tmp_path, 2)
     for file in (*sorted((newest / "state").iterdir()), newest / "model.json", newest / "loop.json"):

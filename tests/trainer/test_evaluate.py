@@ -49,8 +49,13 @@ def test_a_picture_is_exchanged_for_another_of_its_modality_and_grid() -> None:
 
 
 def test_a_picture_is_never_exchanged_for_its_copy_and_one_without_partner_stays() -> None:
-    copies = [picture(0, "same"), picture(1, "same"), picture(2, "same"), picture(3, "other"),
-              picture(4, "alone", WIDE)]
+    copies = [
+        picture(0, "same"),
+        picture(1, "same"),
+        picture(2, "same"),
+        picture(3, "other"),
+        picture(4, "alone", WIDE),
+    ]
     partners = exchanged(copies, seed=1)
     assert {number: partners[copies[number].key].number for number in range(3)} == {0: 3, 1: 3, 2: 3}
     assert copies[4].key not in partners
@@ -73,7 +78,8 @@ def test_losses_are_those_of_the_held_out_sequences(saved: tuple[str, dict[str, 
 
 
 def test_exchanged_pictures_change_the_loss_after_pictures(
-        saved: tuple[str, dict[str, str], OmniModel]) -> None:
+    saved: tuple[str, dict[str, str], OmniModel],
+) -> None:
     path, paths, _ = saved
     result = evaluate(EvaluateSpec(), checkpoint_path=path, **paths)
     assert result["pictures/exchanged_frac"] > 0.5
@@ -83,10 +89,15 @@ def test_exchanged_pictures_change_the_loss_after_pictures(
 
 
 def test_an_empty_held_out_set_has_no_losses(
-        saved: tuple[str, dict[str, str], OmniModel], tmp_path: Path) -> None:
+    saved: tuple[str, dict[str, str], OmniModel], tmp_path: Path
+) -> None:
     path, paths, _ = saved
     corpus.write_plan(tmp_path / "plan", corpus.plan_rows(corpus.rows(8)), [], "tokens-0")
-    result = evaluate(EvaluateSpec(), checkpoint_path=path, tokens_path=paths["tokens_path"],
-                      plan_path=str(tmp_path / "plan"))
+    result = evaluate(
+        EvaluateSpec(),
+        checkpoint_path=path,
+        tokens_path=paths["tokens_path"],
+        plan_path=str(tmp_path / "plan"),
+    )
     assert result["tokens/all_count"] == 0 and result["loss/all_nats"] is None
     assert result["pictures/exchanged_frac"] is None

@@ -14,11 +14,22 @@ from trainer.model.model import ModelInputs
 
 def batch_of(labels: list[int], weights: list[float], modality: list[int], edges: list[int]) -> Batch:
     empty = torch.zeros(0)
-    inputs = ModelInputs(input_ids=torch.zeros(len(labels), dtype=torch.int64), positions=empty,
-                         cu_seqlens=torch.tensor(edges, dtype=torch.int32), patches=empty, grids=empty,
-                         is_placeholder=empty)
-    return Batch(inputs, torch.tensor(labels), torch.tensor(weights),
-                 torch.tensor(modality, dtype=torch.int8), [("doc", 0, 0)] * (len(edges) - 1), range(1))
+    inputs = ModelInputs(
+        input_ids=torch.zeros(len(labels), dtype=torch.int64),
+        positions=empty,
+        cu_seqlens=torch.tensor(edges, dtype=torch.int32),
+        patches=empty,
+        grids=empty,
+        is_placeholder=empty,
+    )
+    return Batch(
+        inputs,
+        torch.tensor(labels),
+        torch.tensor(weights),
+        torch.tensor(modality, dtype=torch.int8),
+        [("doc", 0, 0)] * (len(edges) - 1),
+        range(1),
+    )
 
 
 def same(hidden: torch.Tensor) -> torch.Tensor:
@@ -28,8 +39,9 @@ def same(hidden: torch.Tensor) -> torch.Tensor:
 
 def test_loss_is_the_hand_computed_one() -> None:
     # Probabilities of two words: 3/4 and 1/4, then 1/2 and 1/2, with log Z = 0; the third has log Z = 1.
-    hidden = torch.tensor([[math.log(3 / 4), math.log(1 / 4)], [math.log(1 / 2)] * 2,
-                           [math.log(math.e / 2)] * 2, [9.0, -9.0]])
+    hidden = torch.tensor(
+        [[math.log(3 / 4), math.log(1 / 4)], [math.log(1 / 2)] * 2, [math.log(math.e / 2)] * 2, [9.0, -9.0]]
+    )
     batch = batch_of([0, 1, 0, NO_LABEL], [1.0, 0.5, 2.0, 0.0], [0, 1, 1, 1], [0, 2, 4])
     terms = lm_loss(hidden, batch, same, normaliser=total_weight([batch]), z_loss_weight=0.1)
     nats = [math.log(4 / 3), 0.5 * math.log(2), 2 * math.log(2)]
@@ -77,9 +89,12 @@ def test_any_micro_batch_split_gives_the_same_loss(tmp_path: Path, size: int) ->
 
     def total(batches: list[Batch]) -> torch.Tensor:
         normaliser = total_weight(batches)
-        return torch.stack([
-            lm_loss(table[b.inputs.input_ids], b, same, normaliser=normaliser, z_loss_weight=1e-2).total
-            for b in batches]).sum()
+        return torch.stack(
+            [
+                lm_loss(table[b.inputs.input_ids], b, same, normaliser=normaliser, z_loss_weight=1e-2).total
+                for b in batches
+            ]
+        ).sum()
 
     split = [reader.read(range(at, at + size)) for at in range(0, 6, size)]
     torch.testing.assert_close(total(split), total([reader.read(range(6))]), rtol=1e-6, atol=0)

@@ -15,19 +15,35 @@ from trainer.model.model import ModelInputs, ModelOutput, OmniModel
 from trainer.model.vision import patch_positions
 
 CONFIG = ModelConfig(
-    vocab_size=64, hidden_size=32, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=8, rotary_dim=4,
-    num_dense_layers=1, dense_intermediate_size=48, intermediate_size=16, shared_intermediate_size=16,
-    num_experts=4, num_experts_per_token=2, index_dim=8, block_size=4, top_k_blocks=3,
+    vocab_size=64,
+    hidden_size=32,
+    num_layers=3,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    rotary_dim=4,
+    num_dense_layers=1,
+    dense_intermediate_size=48,
+    intermediate_size=16,
+    shared_intermediate_size=16,
+    num_experts=4,
+    num_experts_per_token=2,
+    index_dim=8,
+    block_size=4,
+    top_k_blocks=3,
     projector_hidden_size=24,
-    vision=VisionConfig(hidden_size=24, intermediate_size=32, num_layers=2, num_heads=2, patch_size=4))
+    vision=VisionConfig(hidden_size=24, intermediate_size=32, num_layers=2, num_heads=2, patch_size=4),
+)
 PLACEHOLDER = 63
 
 
 def pack(*documents: ModelInputs) -> ModelInputs:
     """Several inputs as one packed batch."""
     lengths = [len(document.input_ids) for document in documents]
-    joined = {name: torch.cat([getattr(document, name) for document in documents])
-              for name in ("input_ids", "positions", "patches", "grids", "is_placeholder")}
+    joined = {
+        name: torch.cat([getattr(document, name) for document in documents])
+        for name in ("input_ids", "positions", "patches", "grids", "is_placeholder")
+    }
     return ModelInputs(cu_seqlens=torch.tensor([0, *lengths]).cumsum(0).int(), **joined)
 
 
@@ -36,12 +52,17 @@ def document(num_tokens: int, grids: list[list[int]] | None = None, seed: int = 
     generator = torch.Generator().manual_seed(seed)
     ids, start = torch.randint(0, PLACEHOLDER, (num_tokens,), generator=generator), 1
     for t, h, w in grids or []:
-        ids[start:start + t * h * w // 4] = PLACEHOLDER
+        ids[start : start + t * h * w // 4] = PLACEHOLDER
         start += t * h * w // 4 + 1
     num_patches = sum(t * h * w for t, h, w in grids or [])
-    return ModelInputs(ids, torch.arange(num_tokens), torch.tensor([0, num_tokens]).int(),
-                       torch.randn(num_patches, CONFIG.vision.patch_width, generator=generator),
-                       torch.tensor(grids or []).long().reshape(-1, 3), ids == PLACEHOLDER)
+    return ModelInputs(
+        ids,
+        torch.arange(num_tokens),
+        torch.tensor([0, num_tokens]).int(),
+        torch.randn(num_patches, CONFIG.vision.patch_width, generator=generator),
+        torch.tensor(grids or []).long().reshape(-1, 3),
+        ids == PLACEHOLDER,
+    )
 
 
 def language_loss(model: OmniModel, inputs: ModelInputs, output: ModelOutput) -> Tensor:
@@ -79,7 +100,7 @@ def test_equal_seeds_give_equal_weights() -> None:
 def test_weights_that_write_into_the_residual_stream_start_smaller() -> None:
     model = OmniModel(CONFIG)
     assert model.layers[0].attention.q_proj.weight.std().item() == pytest.approx(0.02, rel=0.1)
-    assert model.layers[1].mlp.experts.down_proj.std().item() == pytest.approx(0.02 / 6 ** 0.5, rel=0.1)
+    assert model.layers[1].mlp.experts.down_proj.std().item() == pytest.approx(0.02 / 6**0.5, rel=0.1)
     assert model.vision_tower.patch_norm.weight.eq(1).all() and model.norm.weight.eq(0).all()
 
 
@@ -224,13 +245,17 @@ def test_patches_stand_in_merge_block_order() -> None:
     assert positions[8:, 0].tolist() == [0] * 4 + [1] * 4
 
 
-@pytest.mark.parametrize(("field", "change", "message"), [
-    ("patches", lambda x: x[1:], r"patches: shape \(15, 96\)"),
-    ("grids", lambda x: torch.tensor([[1, 16, 1]]), "grids: .*divide by 2"),
-    ("is_placeholder", lambda x: x.roll(1) & x, "is_placeholder: 3 tokens"),
-])
-def test_pictures_that_do_not_fit_are_refused(field: str, change: Callable[[Tensor], Tensor],
-                                              message: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "change", "message"),
+    [
+        ("patches", lambda x: x[1:], r"patches: shape \(15, 96\)"),
+        ("grids", lambda x: torch.tensor([[1, 16, 1]]), "grids: .*divide by 2"),
+        ("is_placeholder", lambda x: x.roll(1) & x, "is_placeholder: 3 tokens"),
+    ],
+)
+def test_pictures_that_do_not_fit_are_refused(
+    field: str, change: Callable[[Tensor], Tensor], message: str
+) -> None:
     inputs = document(20, [[1, 4, 4]])
     setattr(inputs, field, change(getattr(inputs, field)))
     with pytest.raises(ValueError, match=message):

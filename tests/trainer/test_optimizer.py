@@ -39,7 +39,7 @@ def test_first_step_moves_each_component_by_its_own_step_size() -> None:
     optimizer.step()
     moved = {id(p): (old - p).mean().item() for p, old in zip(model.parameters(), before, strict=True)}
     scales = {"vision": 0.1, "projector": 1, "decoder": 1, "index": 2}
-    for name, parameters in model.components().items():     # Adam's first step is the step size itself
+    for name, parameters in model.components().items():  # Adam's first step is the step size itself
         expected = [0.5 * scales[name]] * len(parameters)
         assert [moved[id(p)] for p in parameters] == pytest.approx(expected, rel=1e-4)
 

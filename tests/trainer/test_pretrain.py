@@ -64,8 +64,10 @@ def uninterrupted(paths: dict[str, str], tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="module")
 def killed(paths: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("killed")
-    scenarios = [{"output": str(root / name), "paths": paths, "spec": KEEP_ONE, **moment}
-                 for name, (moment, _) in KILLS.items()]
+    scenarios = [
+        {"output": str(root / name), "paths": paths, "spec": KEEP_ONE, **moment}
+        for name, (moment, _) in KILLS.items()
+    ]
     (root / "scenarios.json").write_text(json.dumps(scenarios))
     command = [sys.executable, "-m", "tests.trainer.killed_runs", str(root / "scenarios.json")]
     subprocess.run(command, check=True)
@@ -74,15 +76,20 @@ def killed(paths: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.mark.parametrize("moment", KILLS)
 def test_a_killed_run_keeps_the_last_good_checkpoint_and_resumes_to_the_last_bit(
-        moment: str, killed: Path, uninterrupted: Path, paths: dict[str, str]) -> None:
+    moment: str, killed: Path, uninterrupted: Path, paths: dict[str, str]
+) -> None:
     output, expected_step = killed / moment, KILLS[moment][1]
     checkpoints = output / "checkpoints"
     expected = None if expected_step is None else str(checkpoints / f"step-{expected_step:08d}")
     assert checkpoint.latest(str(checkpoints)) == expected
 
     steps: list[int] = []
-    pretrain(corpus.spec(**KEEP_ONE), **paths, output_path=str(output),
-             on_step=lambda step, total: steps.append(step))
+    pretrain(
+        corpus.spec(**KEEP_ONE),
+        **paths,
+        output_path=str(output),
+        on_step=lambda step, total: steps.append(step),
+    )
     assert steps == list(range(expected_step or 0, 9))
     assert rows(output) == rows(uninterrupted)
     left, right = weights(output), weights(uninterrupted)
@@ -95,8 +102,12 @@ def test_a_killed_run_keeps_the_last_good_checkpoint_and_resumes_to_the_last_bit
 def test_a_finished_run_does_nothing_when_repeated(uninterrupted: Path, paths: dict[str, str]) -> None:
     before = (uninterrupted / "metrics.jsonl").read_bytes()
     steps: list[tuple[int, int]] = []
-    summary = pretrain(corpus.spec(**KEEP_ONE), **paths, output_path=str(uninterrupted),
-                       on_step=lambda step, total: steps.append((step, total)))
+    summary = pretrain(
+        corpus.spec(**KEEP_ONE),
+        **paths,
+        output_path=str(uninterrupted),
+        on_step=lambda step, total: steps.append((step, total)),
+    )
     assert steps == [(8, 8)] and (uninterrupted / "metrics.jsonl").read_bytes() == before
     assert summary["steps"] == 8 and summary["checkpoint"] == "checkpoints/step-00000008"
 
@@ -106,8 +117,16 @@ def test_every_step_has_a_row_with_losses_and_norms_by_modality_and_component(un
     assert [row["step"] for row in found] == list(range(1, 9))
     assert [row["index/phase"] for row in found] == ["dense"] * 2 + ["sparse"] * 6
     for row in found:
-        for name in ("loss/text_nats", "loss/image_nats", "loss/video_nats", "index/kl_nats",
-                     "grad_norm/vision", "grad_norm/projector", "grad_norm/decoder", "grad_norm/index"):
+        for name in (
+            "loss/text_nats",
+            "loss/image_nats",
+            "loss/video_nats",
+            "index/kl_nats",
+            "grad_norm/vision",
+            "grad_norm/projector",
+            "grad_norm/decoder",
+            "grad_norm/index",
+        ):
             assert row[name] > 0, name
         shares = [row[f"tokens/{name}_frac"] for name in ("text", "image", "video", "placeholder")]
         assert min(shares) > 0 and sum(shares) < 1
@@ -147,21 +166,29 @@ def test_a_spike_is_skipped_and_its_documents_are_named(tmp_path: Path) -> None:
 
     found = rows(tmp_path / "out")
     skipped = [row for row in found if row["stability/skipped"]]
-    assert [row["step"] for row in skipped] == [26]      # sequences 50 and 51
+    assert [row["step"] for row in skipped] == [26]  # sequences 50 and 51
     assert skipped[0]["stability/doc_ids"] == [made[50]["doc_id"], made[51]["doc_id"]]
     assert "is above" in skipped[0]["stability/reason"]
     start = OmniModel(corpus.MODEL, seed=1).state_dict()
-    before, after = (checkpoint.load_model(str(tmp_path / f"out/checkpoints/step-{step:08d}")).state_dict()
-                     for step in (25, 26))
+    before, after = (
+        checkpoint.load_model(str(tmp_path / f"out/checkpoints/step-{step:08d}")).state_dict()
+        for step in (25, 26)
+    )
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert not torch.equal(before["lm_head.weight"], start["lm_head.weight"])
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"seed": 2}, r"spec.seed 1, not 2"), ({"micro_sequences": 1}, "spec.micro_sequences None, not 1"),
-    ({"model": corpus.MODEL.model_copy(update={"num_layers": 3})}, "spec.model.num_layers 2, not 3")])
-def test_a_changed_spec_is_refused_on_resume(uninterrupted: Path, paths: dict[str, str], change: dict,
-                                             message: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 2}, r"spec.seed 1, not 2"),
+        ({"micro_sequences": 1}, "spec.micro_sequences None, not 1"),
+        ({"model": corpus.MODEL.model_copy(update={"num_layers": 3})}, "spec.model.num_layers 2, not 3"),
+    ],
+)
+def test_a_changed_spec_is_refused_on_resume(
+    uninterrupted: Path, paths: dict[str, str], change: dict, message: str
+) -> None:
     before = (uninterrupted / "metrics.jsonl").read_bytes()
     with pytest.raises(SpecChangedError, match=message):
         run(corpus.spec(**{**KEEP_ONE, **change}), paths, uninterrupted)
@@ -169,7 +196,8 @@ def test_a_changed_spec_is_refused_on_resume(uninterrupted: Path, paths: dict[st
 
 
 def test_a_plan_too_short_for_the_steps_is_refused_with_both_numbers(
-        paths: dict[str, str], tmp_path: Path) -> None:
+    paths: dict[str, str], tmp_path: Path
+) -> None:
     with pytest.raises(DataError, match="num_steps: 20 steps of 2 sequences need 40, but the plan has 22"):
         run(corpus.spec(num_steps=20), paths, tmp_path)
     with pytest.raises(DataError, match="one step of 50 sequences need 50, but the plan has 22"):

@@ -15,16 +15,24 @@ def guard_with_history() -> SpikeGuard:
     return guard
 
 
-@pytest.mark.parametrize(("loss", "norms", "reason"), [
-    (3.0, {"decoder": 1.0}, "loss 3 is above"), (2.0, {"decoder": 2.0}, "grad_norm 2 is above"),
-    (2.0, {"decoder": 1.0, "vision": 5.0}, "grad_norm"), (math.nan, {"decoder": 1.0}, "loss is nan"),
-    (2.0, {"decoder": 1.0, "index": math.inf}, "grad_norm/index is inf")])
+@pytest.mark.parametrize(
+    ("loss", "norms", "reason"),
+    [
+        (3.0, {"decoder": 1.0}, "loss 3 is above"),
+        (2.0, {"decoder": 2.0}, "grad_norm 2 is above"),
+        (2.0, {"decoder": 1.0, "vision": 5.0}, "grad_norm"),
+        (math.nan, {"decoder": 1.0}, "loss is nan"),
+        (2.0, {"decoder": 1.0, "index": math.inf}, "grad_norm/index is inf"),
+    ],
+)
 def test_a_spike_is_skipped_with_its_reason(loss: float, norms: dict[str, float], reason: str) -> None:
     assert reason in (guard_with_history().check(loss, norms) or "")
 
 
-@pytest.mark.parametrize(("loss", "norms"), [(2.2, {"decoder": 1.1}), (0.0, {"decoder": 0.0}),
-                                             (2.0, {"decoder": 1.0, "index": 50.0})])
+@pytest.mark.parametrize(
+    ("loss", "norms"),
+    [(2.2, {"decoder": 1.1}), (0.0, {"decoder": 0.0}), (2.0, {"decoder": 1.0, "index": 50.0})],
+)
 def test_a_usual_step_or_a_fall_is_taken(loss: float, norms: dict[str, float]) -> None:
     assert guard_with_history().check(loss, norms) is None
 

@@ -25,13 +25,15 @@ class VisionConfig(BaseModel, frozen=True, extra="forbid"):
     @property
     def patch_width(self) -> int:
         """Numbers in one flattened patch of RGB pixels."""
-        return 3 * self.temporal_patch_size * self.patch_size ** 2
+        return 3 * self.temporal_patch_size * self.patch_size**2
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
         if self.hidden_size % self.num_heads or self.hidden_size // self.num_heads < 6:
-            raise ValueError(f"num_heads: {self.num_heads} must divide hidden_size {self.hidden_size} "
-                             "into heads of at least 6 (two dimensions for each of three axes)")
+            raise ValueError(
+                f"num_heads: {self.num_heads} must divide hidden_size {self.hidden_size} "
+                "into heads of at least 6 (two dimensions for each of three axes)"
+            )
         return self
 
 
@@ -79,6 +81,7 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid"):
         if self.num_dense_layers > self.num_layers:
             raise ValueError(f"num_dense_layers: {self.num_dense_layers} exceeds {self.num_layers} layers")
         if self.num_experts_per_token > self.num_experts:
-            raise ValueError(f"num_experts_per_token: {self.num_experts_per_token} exceeds "
-                             f"{self.num_experts} experts")
+            raise ValueError(
+                f"num_experts_per_token: {self.num_experts_per_token} exceeds {self.num_experts} experts"
+            )
         return self

@@ -61,7 +61,7 @@ class RMSNorm(nn.Module):
 def rotary_tables(positions_T: Tensor, rotary_dim: int, theta: float) -> Rotary:
     """Return cosine and sine of position times frequency; pair i turns at theta^(-2 i / rotary_dim)."""
     exponent = torch.arange(0, rotary_dim, 2, dtype=torch.float64, device=positions_T.device) / rotary_dim
-    angle = positions_T[:, None] * theta ** -exponent
+    angle = positions_T[:, None] * theta**-exponent
     return angle.cos().float(), angle.sin().float()
 
 
@@ -77,8 +77,10 @@ def full_attention(q_THD: Tensor, k_TRD: Tensor, v_TRD: Tensor, cu_seqlens: Tens
     """Causal attention [T, H, D] inside each document."""
     repeats = q_THD.shape[1] // k_TRD.shape[1]
     lengths = [length for length in cu_seqlens.diff().tolist() if length]
-    q_HTD, k_HTD, v_HTD = (x.transpose(0, 1) for x in (q_THD, k_TRD.repeat_interleave(repeats, dim=1),
-                                                     v_TRD.repeat_interleave(repeats, dim=1)))
+    q_HTD, k_HTD, v_HTD = (
+        x.transpose(0, 1)
+        for x in (q_THD, k_TRD.repeat_interleave(repeats, dim=1), v_TRD.repeat_interleave(repeats, dim=1))
+    )
     documents = zip(*(x[None].split(lengths, dim=2) for x in (q_HTD, k_HTD, v_HTD)), strict=True)
     outputs = [F.scaled_dot_product_attention(q, k, v, is_causal=True)[0] for q, k, v in documents]
     return torch.cat(outputs, dim=1).transpose(0, 1)
@@ -100,12 +102,19 @@ class FullAttention(nn.Module):
 
     def project(self, hidden_TM: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries and keys, normalised and rotated, and values."""
-        q_THD, k_TRD, v_TRD = (project(hidden_TM).unflatten(-1, (-1, self.head_dim))
-                               for project in (self.q_proj, self.k_proj, self.v_proj))
+        q_THD, k_TRD, v_TRD = (
+            project(hidden_TM).unflatten(-1, (-1, self.head_dim))
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
         return rotate(self.q_norm(q_THD), rotary), rotate(self.k_norm(k_TRD), rotary), v_TRD
 
-    def forward(self, hidden_TM: Tensor, rotary: Rotary, cu_seqlens: Tensor, phase: Phase,
-                ) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self,
+        hidden_TM: Tensor,
+        rotary: Rotary,
+        cu_seqlens: Tensor,
+        phase: Phase,
+    ) -> tuple[Tensor, Tensor | None]:
         """Return the output and the index KL, which a full layer does not have."""
         return self.o_proj(full_attention(*self.project(hidden_TM, rotary), cu_seqlens).flatten(1)), None
 
@@ -121,15 +130,27 @@ class SparseAttention(FullAttention):
         self.index_q_norm = RMSNorm(config.index_dim, config.rms_norm_eps)
         self.index_k_norm = RMSNorm(config.index_dim, config.rms_norm_eps)
 
-    def forward(self, hidden_TM: Tensor, rotary: Rotary, cu_seqlens: Tensor, phase: Phase,
-                ) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self,
+        hidden_TM: Tensor,
+        rotary: Rotary,
+        cu_seqlens: Tensor,
+        phase: Phase,
+    ) -> tuple[Tensor, Tensor | None]:
         """Return the output and the index KL."""
         index_q_TRE = self.index_q_proj(hidden_TM.detach()).unflatten(-1, (-1, self.index_dim))
         index_k_T1E = self.index_k_proj(hidden_TM.detach())[:, None]
         index_q_TRE = rotate(self.index_q_norm(index_q_TRE), rotary)
         index_k_TE = rotate(self.index_k_norm(index_k_T1E), rotary)[:, 0]
-        attention = msa_attention(*self.project(hidden_TM, rotary), index_q_TRE, index_k_TE, cu_seqlens,
-                                  block_size=self.block_size, top_k=self.top_k, phase=phase)
+        attention = msa_attention(
+            *self.project(hidden_TM, rotary),
+            index_q_TRE,
+            index_k_TE,
+            cu_seqlens,
+            block_size=self.block_size,
+            top_k=self.top_k,
+            phase=phase,
+        )
         return self.o_proj(attention.out.flatten(1)), attention.index_kl
 
 
@@ -144,8 +165,13 @@ class DecoderLayer(nn.Module):
         self.mlp_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MixtureOfExperts(config) if sparse else MLP(config, config.dense_intermediate_size)
 
-    def forward(self, hidden_TM: Tensor, rotary: Rotary, cu_seqlens: Tensor, phase: Phase,
-                ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def forward(
+        self,
+        hidden_TM: Tensor,
+        rotary: Rotary,
+        cu_seqlens: Tensor,
+        phase: Phase,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return the hidden states, and for a sparse layer the index KL and the experts' load [X]."""
         attention_TM, index_kl = self.attention(self.attention_norm(hidden_TM), rotary, cu_seqlens, phase)
         hidden_TM = hidden_TM + attention_TM

@@ -34,7 +34,7 @@ class SwiGLU(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        gate_up, = ctx.saved_tensors
+        (gate_up,) = ctx.saved_tensors
         alpha, limit = ctx.alpha, ctx.limit
         gate_raw, up_raw = gate_up.chunk(2, dim=-1)
         gate = gate_raw.clamp(max=limit)

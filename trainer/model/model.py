@@ -32,7 +32,8 @@ class ModelInputs:
     """Document edges [documents + 1], int32, from 0 to T."""
     patches: Tensor
     """Normalised pixels [P, channels x frames x height x width of a patch], pictures in stream order, each in
-    merge-block order; P may be 0."""
+    merge-block order; P may be 0.
+    """
     grids: Tensor
     """Temporal patches, patch rows and patch columns of each picture [S, 3], int64; S may be 0."""
     is_placeholder: Tensor
@@ -64,8 +65,10 @@ class OmniModel(nn.Module):
         self.vision_tower = VisionTower(config.vision)
         self.projector = Projector(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(DecoderLayer(config, sparse=layer >= config.num_dense_layers)
-                                    for layer in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            DecoderLayer(config, sparse=layer >= config.num_dense_layers)
+            for layer in range(config.num_layers)
+        )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.reset_parameters(seed)
@@ -103,9 +106,11 @@ class OmniModel(nn.Module):
                 index_kls.append(index_kl)
                 loads.append(load_X)
         no_load = inputs.input_ids.new_zeros(0, self.config.num_experts)
-        return ModelOutput(hidden=self.norm(hidden_TM),
-                           index_kl=torch.stack(index_kls).mean() if index_kls else hidden_TM.new_zeros(()),
-                           expert_load=torch.stack(loads) if loads else no_load)
+        return ModelOutput(
+            hidden=self.norm(hidden_TM),
+            index_kl=torch.stack(index_kls).mean() if index_kls else hidden_TM.new_zeros(()),
+            expert_load=torch.stack(loads) if loads else no_load,
+        )
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits [N, V] of hidden states [N, M]."""
@@ -152,14 +157,18 @@ class OmniModel(nn.Module):
 
 
 def _check_pictures(inputs: ModelInputs, config: ModelConfig) -> None:
-    num_patches, num_merged = int(inputs.grids.prod(-1).sum()), config.vision.merge_size ** 2
+    num_patches, num_merged = int(inputs.grids.prod(-1).sum()), config.vision.merge_size**2
     if tuple(inputs.patches.shape) != (num_patches, config.vision.patch_width):
-        raise ValueError(f"patches: shape {tuple(inputs.patches.shape)}, but the grids hold {num_patches} "
-                         f"patches of width {config.vision.patch_width}")
+        raise ValueError(
+            f"patches: shape {tuple(inputs.patches.shape)}, but the grids hold {num_patches} "
+            f"patches of width {config.vision.patch_width}"
+        )
     if (inputs.grids[:, 1:] % config.vision.merge_size).any():
-        raise ValueError(f"grids: {inputs.grids.tolist()}, rows and columns must divide by "
-                         f"{config.vision.merge_size}")
+        raise ValueError(
+            f"grids: {inputs.grids.tolist()}, rows and columns must divide by {config.vision.merge_size}"
+        )
     num_placeholders = int(inputs.is_placeholder.sum())
     if num_placeholders != num_patches // num_merged:
-        raise ValueError(f"is_placeholder: {num_placeholders} tokens, but the pictures give "
-                         f"{num_patches // num_merged}")
+        raise ValueError(
+            f"is_placeholder: {num_placeholders} tokens, but the pictures give {num_patches // num_merged}"
+        )

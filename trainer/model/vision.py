@@ -29,8 +29,10 @@ def patch_positions(grids_S3: Tensor, merge_size: int) -> Tensor:
 def vision_rotary(grids_S3: Tensor, config: VisionConfig) -> Rotary:
     """Return the three-axis tables: equal shares of a head turn with the temporal, row and column index."""
     axis_dim = config.hidden_size // config.num_heads // 3 // 2 * 2
-    tables = [rotary_tables(axis, axis_dim, config.rope_theta)
-              for axis in patch_positions(grids_S3, config.merge_size).unbind(-1)]
+    tables = [
+        rotary_tables(axis, axis_dim, config.rope_theta)
+        for axis in patch_positions(grids_S3, config.merge_size).unbind(-1)
+    ]
     cos, sin = (torch.cat(parts, dim=-1) for parts in zip(*tables, strict=True))
     return cos, sin
 
@@ -60,8 +62,10 @@ class VisionLayer(nn.Module):
 
     def forward(self, hidden_PW: Tensor, rotary: Rotary, lengths: list[int]) -> Tensor:
         normed_PW = self.attention_norm(hidden_PW)
-        q, k, v = (project(normed_PW).unflatten(-1, (self.num_heads, -1))
-                   for project in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            project(normed_PW).unflatten(-1, (self.num_heads, -1))
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
         attention_PHD = picture_attention(rotate(q, rotary), rotate(k, rotary), v, lengths)
         hidden_PW = hidden_PW + self.out_proj(attention_PHD.flatten(1))
         return hidden_PW + self.fc2(F.gelu(self.fc1(self.mlp_norm(hidden_PW))))
@@ -92,7 +96,7 @@ class Projector(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.num_merged = config.vision.merge_size ** 2
+        self.num_merged = config.vision.merge_size**2
         inner, size = config.projector_hidden_size, config.hidden_size
         self.linear_1, self.linear_2 = nn.Linear(config.vision.hidden_size, inner), nn.Linear(inner, size)
         self.merge_linear_1 = nn.Linear(self.num_merged * size, inner)
