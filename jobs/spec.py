@@ -186,7 +186,9 @@ def _apply(pipeline: dict[str, Any], override: str) -> None:
     if keys[0] in jobs:
         node, keys = jobs[keys[0]], keys[1:]
     elif keys[0] not in PipelineSpec.model_fields or keys[0] == "jobs":
-        raise SpecError(f"--set {target}: {_not_valid(keys[0], [*jobs, *PipelineSpec.model_fields])}")
+        raise SpecError(
+            f"--set {target}: {_not_valid(keys[0], [*map(str, jobs), *PipelineSpec.model_fields])}"
+        )
     if not keys:
         raise SpecError(f"--set {target}: name a field of this job")
     for key in keys[:-1]:

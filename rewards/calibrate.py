@@ -10,7 +10,9 @@ _NUM_NEWTON_STEPS = 50
 
 
 def auc(positive: np.ndarray, negative: np.ndarray) -> float | None:
-    """Return the chance that a positive scores above a negative, ties counted half; None when a class is empty."""
+    """Return the chance that a positive scores above a negative, ties counted half; None when a class is
+    empty.
+    """
     if not len(positive) or not len(negative):
         return None
     ordered = np.sort(negative)
@@ -19,7 +21,8 @@ def auc(positive: np.ndarray, negative: np.ndarray) -> float | None:
 
 
 def fit_platt(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
-    """Return [slope, offset] of the logistic curve that best gives the probability of `positive`, both classes equally likely.
+    """Return [slope, offset] of the logistic curve that best gives the probability of `positive`, both
+    classes equally likely.
 
     The slope is never negative: where the raw score says nothing, all probabilities are one half.
     """
@@ -27,9 +30,15 @@ def fit_platt(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
     center, scale = values.mean(), max(values.std(), 1e-12)
     inputs = np.stack([(values - center) / scale, np.ones_like(values)], axis=1)
     num_positive, num_negative = len(positive), len(negative)
-    targets = np.concatenate([np.full(num_positive, (num_positive + 1) / (num_positive + 2)),
-                              np.full(num_negative, 1 / (num_negative + 2))])
-    weights = np.concatenate([np.full(num_positive, 0.5 / num_positive), np.full(num_negative, 0.5 / num_negative)])
+    targets = np.concatenate(
+        [
+            np.full(num_positive, (num_positive + 1) / (num_positive + 2)),
+            np.full(num_negative, 1 / (num_negative + 2)),
+        ]
+    )
+    weights = np.concatenate(
+        [np.full(num_positive, 0.5 / num_positive), np.full(num_negative, 0.5 / num_negative)]
+    )
     slope, offset = _logistic(inputs, targets, weights)
     if slope <= 0:
         return np.zeros(2)

@@ -11,3 +11,7 @@ class StateError(RewardsError, ValueError):
 
 class CheckpointError(RewardsError, ValueError):
     """A weights file is missing, cannot be read, or does not fit the architecture named beside it."""
+
+
+class SelectError(RewardsError, ValueError):
+    """A table of scores does not allow the selection that a spec asks for."""

@@ -1,7 +1,8 @@
 """Pairs: each picture or stretch of video of a document, and the text that stands beside it.
 
-Owns which text belongs to a picture: its captions (the title over its figure and the line below it), else its alternative
-text, else the nearest text. For a video: the transcript of the stretch, and the frame in its middle as the picture.
+Owns which text belongs to a picture: its captions (the title over its figure and the line below it), else its
+alternative text, else the nearest text. For a video: the transcript of the stretch, and the frame in its
+middle as the picture.
 """
 
 import dataclasses
@@ -10,7 +11,8 @@ from typing import Any
 
 MAX_TEXT_CHARS = 400
 
-_NUMBERED_LABEL = re.compile(r"^\W*(?:[^\W\d]+\.?\s*)?(?:[A-Z]\.)?\d+(?:[.\-:]\d+)*[.:)]\s+")     # "Figure 17.2. ", "Abb. 3: "
+# "Figure 17.2. ", "Abb. 3: ", "Figure A.24. "
+_NUMBERED_LABEL = re.compile(r"^\W*(?:[^\W\d]+\.?\s*)?(?:[A-Z]\.)?\d+(?:[.\-:]\d+)*[.:)]\s+")
 
 Segment = dict[str, Any]
 
@@ -23,7 +25,7 @@ class Pair:
     media_id: str | None
     data: bytes | None
     text: str | None
-    text_from: str | None           # caption, alt, nearby or transcript
+    text_from: str | None  # caption, alt, nearby or transcript
     error: str | None
 
 
@@ -34,12 +36,16 @@ def pairs(segments: list[Segment], media: list[dict[str, Any]]) -> list[Pair]:
     for number, segment in enumerate(segments):
         if segment["kind"] == "text":
             continue
-        medium = _middle_frame(segment, media) if segment["kind"] == "video" else by_id.get(segment["media_id"])
+        medium = (
+            _middle_frame(segment, media) if segment["kind"] == "video" else by_id.get(segment["media_id"])
+        )
         if medium is None or medium["bytes"] is None:
             result.append(Pair(number, segment["media_id"], None, None, None, "no_medium"))
             continue
         text, text_from = _text_of(segments, number)
-        result.append(Pair(number, medium["media_id"], medium["bytes"], text, text_from, None if text else "no_text"))
+        result.append(
+            Pair(number, medium["media_id"], medium["bytes"], text, text_from, None if text else "no_text")
+        )
     return result
 
 
@@ -54,14 +60,16 @@ def _middle_frame(segment: Segment, media: list[dict[str, Any]]) -> dict[str, An
 
 
 def _text_of(segments: list[Segment], number: int) -> tuple[str | None, str | None]:
-    """Return the text of a picture and where it stands; (None, None) when the document has no words for it."""
+    """Return the text of a picture and where it stands; (None, None) when the document has no words for
+    it.
+    """
     if segments[number]["kind"] == "video":
         spoken = _texts_after(segments, number, ("transcript",))
         if spoken:
             return _joined(spoken), "transcript"
     captions = _texts_after(segments, number, ("caption",))
     if captions and _title_before(segments, number) and _is_numbered(captions[-1]):
-        captions = captions[:-1]                # the title of the figure that follows
+        captions = captions[:-1]  # the title of the figure that follows
     title = _title_before(segments, number)
     found = _joined([title, *captions] if title else captions)
     if found:
@@ -74,9 +82,11 @@ def _text_of(segments: list[Segment], number: int) -> tuple[str | None, str | No
 
 
 def _texts_after(segments: list[Segment], number: int, roles: tuple[str, ...]) -> list[str]:
-    """Return the texts of some roles among the run of captions, alternative texts and transcripts after a picture."""
+    """Return the texts of some roles among the run of captions, alternative texts and transcripts after a
+    picture.
+    """
     texts = []
-    for segment in segments[number + 1:]:
+    for segment in segments[number + 1 :]:
         if segment["role"] not in ("caption", "alt", "transcript"):
             break
         if segment["role"] in roles:
@@ -85,9 +95,13 @@ def _texts_after(segments: list[Segment], number: int, roles: tuple[str, ...]) -
 
 
 def _title_before(segments: list[Segment], number: int) -> str | None:
-    """Return the caption over a figure, which its pictures share: the numbered caption, or the first, before their run."""
+    """Return the caption over a figure, which its pictures share: the numbered caption, or the first, before
+    their run.
+    """
     first = number
-    while first > 0 and (segments[first - 1]["kind"] != "text" or segments[first - 1]["role"] in ("caption", "alt")):
+    while first > 0 and (
+        segments[first - 1]["kind"] != "text" or segments[first - 1]["role"] in ("caption", "alt")
+    ):
         first -= 1
         if segments[first]["role"] == "caption" and _is_numbered(segments[first]["text"]):
             return segments[first]["text"]
@@ -95,17 +109,25 @@ def _title_before(segments: list[Segment], number: int) -> str | None:
 
 
 def _nearby(segments: list[Segment], number: int) -> str | None:
-    """Return the nearest other text, the one before where two are as near, with its end next to the picture."""
+    """Return the nearest other text, the one before where two are as near, with its end next to the
+    picture.
+    """
     for distance in range(1, len(segments)):
         for place in (number - distance, number + distance):
-            if 0 <= place < len(segments) and segments[place]["kind"] == "text" and segments[place]["text"].strip():
+            if (
+                0 <= place < len(segments)
+                and segments[place]["kind"] == "text"
+                and segments[place]["text"].strip()
+            ):
                 text = " ".join(segments[place]["text"].split())
                 return text[-MAX_TEXT_CHARS:] if place < number else text[:MAX_TEXT_CHARS]
     return None
 
 
 def _joined(texts: list[str]) -> str:
-    """Return texts as one line without their figure numbers, which tell the place in the book and not the picture."""
+    """Return texts as one line without their figure numbers, which tell the place in the book and not the
+    picture.
+    """
     plain = (_NUMBERED_LABEL.sub("", " ".join(text.split())) for text in texts)
     return " ".join(text for text in plain if text)[:MAX_TEXT_CHARS]
 

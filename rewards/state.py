@@ -12,7 +12,9 @@ from rewards.errors import StateError
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """A trained scorer: its state for `score`, and what a reader should know of its training as plain data."""
+    """A trained scorer: its state for `score`, and what a reader should know of its training as plain
+    data.
+    """
 
     state: bytes
     report: dict[str, Any]
@@ -39,3 +41,7 @@ def from_bytes(state: bytes, names: set[str], scorer: str) -> dict[str, np.ndarr
     if set(arrays) != names:
         raise StateError(f"state: holds {sorted(arrays)}, a {scorer} scorer has {sorted(names)}")
     return arrays
+
+
+# The state of a scorer that had too little to train on; not empty, so that it can be mapped like any file.
+UNTRAINED = to_bytes({})

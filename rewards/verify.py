@@ -1,8 +1,7 @@
 """Verifiers: judge an answer against the truth by rule, as a reward for RL.
 
-Owns what counts as right. Does not know tasks, prompts or advantages. A verifier that cannot judge says so in `error`
-and gives no reward; it never turns a failure into 0.
-"""
+Owns what counts as right. Does not know tasks, prompts or advantages. A verifier that cannot judge says so in
+`error` and gives no reward; it never turns a failure into 0. """
 
 import math
 import re
@@ -22,7 +21,8 @@ class Verdict:
 
 
 def exact(answer: str, truth: str) -> Verdict:
-    """Reward 1 when answer and truth are the same text, whatever the case and the white space around and between words.
+    """Reward 1 when answer and truth are the same text, whatever the case and the white space around and
+    between words.
 
     An empty truth is an error: anything could be right.
     """

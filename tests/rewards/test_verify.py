@@ -21,8 +21,17 @@ def test_exact_without_a_truth_is_an_error_and_no_reward() -> None:
     assert exact("red", "  ") == Verdict("exact", None, "empty_truth")
 
 
-@pytest.mark.parametrize(("answer", "truth"), [("3", "3.0"), (" +3 ", "3"), ("1,000", "1e3"), (".5", "0.5"), ("-0", "0"),
-                                               ("0.33333333", "0.333333333")])
+@pytest.mark.parametrize(
+    ("answer", "truth"),
+    [
+        ("3", "3.0"),
+        (" +3 ", "3"),
+        ("1,000", "1e3"),
+        (".5", "0.5"),
+        ("-0", "0"),
+        ("0.33333333", "0.333333333"),
+    ],
+)
 def test_numeric_compares_values_and_not_spelling(answer: str, truth: str) -> None:
     assert numeric(answer, truth) == Verdict("numeric", 1.0, None)
 

@@ -31,14 +31,19 @@ def count_islands(mask: np.ndarray) -> int:
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_a_task_is_fixed_by_its_number_and_seed(environment: Environment) -> None:
     assert draw_task(environment, "train", 3, 7) == draw_task(environment, "train", 3, 7)
-    others = [draw_task(environment, "train", 3, 8), draw_task(environment, "train", 4, 7),
-              draw_task(environment, "heldout", 3, 7)]
+    others = [
+        draw_task(environment, "train", 3, 8),
+        draw_task(environment, "train", 4, 7),
+        draw_task(environment, "heldout", 3, 7),
+    ]
     assert all(o.picture != draw_task(environment, "train", 3, 7).picture for o in others)
 
 
 def test_no_heldout_picture_is_a_training_picture() -> None:
-    train, heldout = ({t.picture.tobytes() for t in draw_tasks(ENVIRONMENTS, split, 1, 0, 400)}
-                      for split in ("train", "heldout"))
+    train, heldout = (
+        {t.picture.tobytes() for t in draw_tasks(ENVIRONMENTS, split, 1, 0, 400)}
+        for split in ("train", "heldout")
+    )
     assert len(train) == len(heldout) == 400 and not train & heldout
 
 

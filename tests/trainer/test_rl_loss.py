@@ -30,12 +30,14 @@ def test_a_missing_reward_has_no_advantage_and_moves_no_other() -> None:
 
 def test_the_loss_is_the_hand_computed_one() -> None:
     logprobs = torch.tensor([-1.0, -2.0, -0.5], requires_grad=True)
-    sampling = torch.tensor([-1.0, -2.0 - math.log(8), -0.5 + math.log(4)])    # ratios 1, 8, 1/4
+    sampling = torch.tensor([-1.0, -2.0 - math.log(8), -0.5 + math.log(4)])  # ratios 1, 8, 1/4
     result = cispo(logprobs, sampling, torch.tensor([1.0, 1.0, -2.0]), ratio_max=5.0, num_tokens=4)
     assert result.loss.item() == pytest.approx(-(1 * 1 * -1.0 + 5 * 1 * -2.0 + 0.25 * -2 * -0.5) / 4)
     assert result.num_clipped == 1
     result.loss.backward()
-    torch.testing.assert_close(logprobs.grad, torch.tensor([-0.25, -1.25, 0.125]))    # a clipped token still trains
+    torch.testing.assert_close(
+        logprobs.grad, torch.tensor([-0.25, -1.25, 0.125])
+    )  # a clipped token still trains
 
 
 def random_batch(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -44,16 +46,26 @@ def random_batch(seed: int = 0) -> dict[str, torch.Tensor]:
     logprobs = -3 * torch.rand(4, 12, generator=generator, dtype=torch.float64)
     noise = torch.randn(4, 12, generator=generator, dtype=torch.float64)
     lengths = torch.tensor([12, 5, 1, 9])
-    return {"logprobs": logprobs, "sampling": logprobs - noise,
-            "advantages": torch.randn(4, generator=generator, dtype=torch.float64),
-            "mask": torch.arange(12) < lengths[:, None]}
+    return {
+        "logprobs": logprobs,
+        "sampling": logprobs - noise,
+        "advantages": torch.randn(4, generator=generator, dtype=torch.float64),
+        "mask": torch.arange(12) < lengths[:, None],
+    }
 
 
-def ours(batch: dict[str, torch.Tensor], logprobs: torch.Tensor, rows: slice, ratio_max: float) -> torch.Tensor:
+def ours(
+    batch: dict[str, torch.Tensor], logprobs: torch.Tensor, rows: slice, ratio_max: float
+) -> torch.Tensor:
     mask = batch["mask"][rows]
     advantages = batch["advantages"][rows, None].expand(mask.shape)
-    return cispo(logprobs[rows][mask], batch["sampling"][rows][mask], advantages[mask], ratio_max,
-                 int(batch["mask"].sum())).loss
+    return cispo(
+        logprobs[rows][mask],
+        batch["sampling"][rows][mask],
+        advantages[mask],
+        ratio_max,
+        int(batch["mask"].sum()),
+    ).loss
 
 
 def test_micro_batches_add_up_to_the_whole_batch() -> None:
@@ -71,13 +83,20 @@ def test_micro_batches_add_up_to_the_whole_batch() -> None:
 @pytest.mark.parametrize("ratio_max", [5.0, 1.5])
 def test_loss_and_gradient_are_those_of_trl(ratio_max: float) -> None:
     from trl import GRPOTrainer
+
     batch = random_batch(seed=1)
     mine, theirs = (batch["logprobs"].clone().requires_grad_() for _ in range(2))
     trainer = trl_trainer_around(theirs, ratio_max)
     mask = batch["mask"].long()
-    inputs = {"prompt_ids": mask, "prompt_mask": mask, "completion_ids": mask, "completion_mask": mask,
-              "advantages": batch["advantages"], "old_per_token_logps": batch["sampling"],
-              "num_items_in_batch": mask.sum()}
+    inputs = {
+        "prompt_ids": mask,
+        "prompt_mask": mask,
+        "completion_ids": mask,
+        "completion_mask": mask,
+        "advantages": batch["advantages"],
+        "old_per_token_logps": batch["sampling"],
+        "num_items_in_batch": mask.sum(),
+    }
     their_loss = GRPOTrainer._compute_loss(trainer, trainer.model, inputs)
     my_loss = ours(batch, mine, slice(0, 4), ratio_max)
     their_loss.backward()
@@ -89,11 +108,22 @@ def test_loss_and_gradient_are_those_of_trl(ratio_max: float) -> None:
 def trl_trainer_around(logprobs: torch.Tensor, ratio_max: float) -> SimpleNamespace:
     """What TRL's loss reads of its trainer, with the given log-probabilities in place of a model's."""
     from collections import defaultdict
+
     return SimpleNamespace(
-        model=torch.nn.Linear(1, 1), loss_type="cispo", epsilon_low=0.2, epsilon_high=ratio_max, beta=0.0,
-        importance_sampling_level="token", top_entropy_quantile=1.0, off_policy_mask_threshold=None,
-        use_vllm=False, aux_loss_enabled=False, _entropy_bonus_enabled=False, current_gradient_accumulation_steps=1,
+        model=torch.nn.Linear(1, 1),
+        loss_type="cispo",
+        epsilon_low=0.2,
+        epsilon_high=ratio_max,
+        beta=0.0,
+        importance_sampling_level="token",
+        top_entropy_quantile=1.0,
+        off_policy_mask_threshold=None,
+        use_vllm=False,
+        aux_loss_enabled=False,
+        _entropy_bonus_enabled=False,
+        current_gradient_accumulation_steps=1,
         args=SimpleNamespace(delta=None, steps_per_generation=1),
         accelerator=SimpleNamespace(num_processes=1, gather=lambda t: t, reduce=lambda t, reduction: t),
         _metrics={"train": defaultdict(list), "eval": defaultdict(list)},
-        _get_per_token_logps_and_entropies=lambda *a, **k: (logprobs, torch.zeros_like(logprobs), None))
+        _get_per_token_logps_and_entropies=lambda *a, **k: (logprobs, torch.zeros_like(logprobs), None),
+    )

@@ -22,9 +22,9 @@ class PolicyLoss:
 def group_advantages(rewards_GS: Tensor) -> Tensor:
     """Return (reward - mean) / standard deviation within each group.
 
-    A missing reward is NaN: it takes no part in mean and deviation, and its advantage is 0. A group whose rewards are
-    all equal has advantage 0 throughout: it says nothing about which answer is better. The deviation is that of the
-    group itself (divided by the number of rewards).
+    A missing reward is NaN: it takes no part in mean and deviation, and its advantage is 0. A group whose
+    rewards are all equal has advantage 0 throughout: it says nothing about which answer is better. The
+    deviation is that of the group itself (divided by the number of rewards).
 
     Source: MiniMax-M1 (arXiv 2506.13585) section 3.1, after GRPO (arXiv 2402.03300) section 4.1.
     """
@@ -38,13 +38,15 @@ def group_advantages(rewards_GS: Tensor) -> Tensor:
     return torch.where(says_something_G1, centred_GS / deviation_G1.clamp(min=1e-30), 0.0)
 
 
-def cispo(logprobs_N: Tensor, sampling_logprobs_N: Tensor, advantages_N: Tensor, ratio_max: float,
-          num_tokens: int) -> PolicyLoss:
+def cispo(
+    logprobs_N: Tensor, sampling_logprobs_N: Tensor, advantages_N: Tensor, ratio_max: float, num_tokens: int
+) -> PolicyLoss:
     """Return -sum(stop_gradient(min(ratio, ratio_max)) * advantage * logprob) / num_tokens.
 
-    `ratio` is exp(logprob - sampling_logprob). `ratio_max` bounds it absolutely (not as 1 + epsilon), and nothing
-    bounds it from below. A clipped token keeps its gradient; only its weight is cut. `num_tokens` counts the answer
-    tokens of the whole batch, so the gradients of micro-batches add up to that of the batch.
+    `ratio` is exp(logprob - sampling_logprob). `ratio_max` bounds it absolutely (not as 1 + epsilon), and
+    nothing bounds it from below. A clipped token keeps its gradient; only its weight is cut. `num_tokens`
+    counts the answer tokens of the whole batch, so the gradients of micro-batches add up to that of the
+    batch.
 
     Source: MiniMax-M1 (arXiv 2506.13585) eq. 4-5.
     """
