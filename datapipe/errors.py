@@ -59,3 +59,7 @@ class TruncatedMedium(DecodeError):
 
 class DamagedMedium(DecodeError):
     """The file breaks the rules of its format."""
+
+
+class PlanError(DatapipeError, ValueError):
+    """The documents described to packing, or the mixture asked for, cannot make a plan."""

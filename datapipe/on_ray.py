@@ -170,7 +170,7 @@ class Engine:
             try:
                 yield index, ray.get(finished[0])
             except ray.exceptions.RayTaskError as error:
-                error.cause.add_note(f"on a worker, partition {index} of {step.name}:\n{error.traceback_str}")
+                error.cause.add_note(f"on a worker, partition {index} of {step.name}:\n{error}")
                 raise error.cause from None
             except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
                 raise WorkerLost(

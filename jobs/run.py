@@ -59,12 +59,11 @@ def run(spec: PipelineSpec, console: Console) -> str:
 
 def _show_what_next(state: RunState, output: str, console: Console) -> None:
     """Print three commands that look closer at what was made."""
-    documents = (
-        shard.read_step_table(state.path_of("interleave", "walk"), "documents", ["doc_id"])
-        if "interleave" in state.steps
-        else None
+    name, table = ("plan", "plan") if "plan" in state.steps else ("ingest", "documents")
+    found = (
+        shard.read_step_table(state.path_of(name, "walk"), table, ["doc_id"]) if name in state.steps else None
     )
-    doc_id = documents["doc_id"][0].as_py()[:12] if documents is not None and documents.num_rows else "DOC_ID"
+    doc_id = found["doc_id"][0].as_py()[:12] if found is not None and found.num_rows else "DOC_ID"
     console.print("try next:", highlight=False)
     for command in (
         f"omniloom walk {doc_id} --run {output}",

@@ -1,7 +1,7 @@
 """Verifiers: judge an answer against the truth by rule, as a reward for RL.
 
 Owns what counts as right. Does not know tasks, prompts or advantages. A verifier that cannot judge says so in
-`error` and gives no reward; it never turns a failure into 0. """
+`error` and gives no reward; it never turns a failure into 0."""
 
 import math
 import re

@@ -108,15 +108,13 @@ class RLSpec(BaseModel, frozen=True, extra="forbid"):
     """Tasks, drawn in turn."""
     num_warm_start_steps: int = Field(default=20, ge=0)
     """Supervised steps of the decoder before RL, so that the form of an answer is known. The answers are
-    drawn
-    at random and vision is frozen, so nothing about pictures is taught."""
+    drawn at random and vision is frozen, so nothing about pictures is taught."""
     warm_start_learning_rate: float = Field(default=2e-3, gt=0)
     """Step size of the warm start."""
     num_steps: int = Field(default=80, gt=0)
     """RL steps: one batch of rollouts each."""
     updates_per_step: int = Field(default=2, gt=0)
-    """Optimiser steps on each batch of rollouts; after the first the policy is not the sampling one any
-    more."""
+    """Optimiser steps on each batch of rollouts; after the first the policy is no longer the sampling one."""
     prompts_per_step: int = Field(default=64, gt=0)
     """Prompts (groups) in a step."""
     micro_prompts: int | None = Field(default=None, gt=0)
@@ -132,8 +130,7 @@ class RLSpec(BaseModel, frozen=True, extra="forbid"):
     demonstration_weight: float = Field(default=0.2, ge=0)
     """Weight of the warm start's loss beside CISPO (as PPO-ptx of arXiv 2203.02155 mixes in pretraining). It
     keeps every answer likely enough to be tried while the pictures still look alike to the model; the share
-    of
-    wrong answers that it sustains falls with its square."""
+    of wrong answers that it sustains falls with its square."""
     optimizer: OptimizerSpec = OptimizerSpec(learning_rate=1e-3, learning_rate_scale={"vision": 0.3})
     """Default: vision moves slower, as its gradients are small and AdamW would step on their noise."""
     num_eval_tasks: int = Field(default=240, gt=1)

@@ -33,6 +33,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from datapipe.errors import PlanError
 from datapipe.spec import PackSpec
 from schemas import check, plan
 
@@ -109,7 +110,7 @@ def pack(documents: pa.Table, spec: PackSpec) -> Packed:
     selection.
 
     Raises:
-        ValueError: a column is missing or has nulls, a doc_id occurs twice, a weight is negative or not
+        PlanError: a column is missing or has nulls, a doc_id occurs twice, a weight is negative or not
         finite,
             or the mixture does not fit the strata.
     """
@@ -135,15 +136,15 @@ def _checked(documents: pa.Table) -> pa.Table:
     """Return the input columns, sorted by doc_id."""
     missing = [name for name in INPUT.names if name not in documents.column_names]
     if missing:
-        raise ValueError(f"pack: columns {missing} are missing; `describe` gives all but stratum and weight")
+        raise PlanError(f"pack: columns {missing} are missing; `describe` gives all but stratum and weight")
     table = documents.select(INPUT.names).cast(INPUT).sort_by("doc_id").combine_chunks()
     check.matches(table, INPUT, "pack")
     for first, second in itertools.pairwise(table["doc_id"].to_pylist()):
         if first == second:
-            raise ValueError(f"pack: document {first} occurs more than once; `mixture` repeats documents")
+            raise PlanError(f"pack: document {first} occurs more than once; `mixture` repeats documents")
     for doc_id, weight in zip(table["doc_id"].to_pylist(), table["weight"].to_pylist(), strict=True):
         if not 0 <= weight < math.inf:
-            raise ValueError(f"pack: weight {weight} of document {doc_id} must be finite and at least 0")
+            raise PlanError(f"pack: weight {weight} of document {doc_id} must be finite and at least 0")
     return table
 
 
@@ -177,14 +178,14 @@ def _factors(table: pa.Table, spec: PackSpec) -> dict[str, float]:
     """Return by what the tokens of strata are multiplied so that an epoch has the mixture's shares.
 
     Raises:
-        ValueError: the mixture names a stratum without tokens, or leaves a share that no stratum can take.
+        PlanError: the mixture names a stratum without tokens, or leaves a share that no stratum can take.
     """
     if not spec.mixture:
         return {}
     available = _tokens_by_stratum(table["stratum"], table["num_tokens"])
     unknown = sorted(set(spec.mixture) - set(available))
     if unknown:
-        raise ValueError(
+        raise PlanError(
             f"mixture: stratum {unknown[0]!r} has no tokens to train on; "
             f"those that have are {sorted(available)}"
         )
@@ -192,7 +193,7 @@ def _factors(table: pa.Table, spec: PackSpec) -> dict[str, float]:
     rest = max(0.0, 1 - sum(shares.values()))
     others = {name: tokens for name, tokens in available.items() if name not in shares}
     if rest > 1e-6 and not others:
-        raise ValueError(f"mixture: shares sum to {1 - rest:g}, and no stratum is left out to take the rest")
+        raise PlanError(f"mixture: shares sum to {1 - rest:g}, and no stratum is left out to take the rest")
     shares |= {name: rest * tokens / sum(others.values()) for name, tokens in others.items()}
     return {name: share * sum(available.values()) / available[name] for name, share in shares.items()}
 

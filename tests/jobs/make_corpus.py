@@ -35,7 +35,8 @@ def page(rng: random.Random, number: int, colour: str, extra: str = "") -> str:
     """An HTML page with a logo, two paragraphs and a captioned picture."""
     return f"""<html lang="en"><head><title>Page {number}</title></head><body><img src="logo.png" alt="logo">
 <h1>How the {colour} disc works, part {number}</h1><p>{" ".join(sentence(rng) for _ in range(6))}</p>
-<figure><img src="disc-{number}.png" alt="a disc"><figcaption>A {colour} disc in example {number}</figcaption></figure>
+<figure><img src="disc-{number}.png" alt="a disc">
+<figcaption>A {colour} disc in example {number}</figcaption></figure>
 <p>{" ".join(sentence(rng) for _ in range(4))} {extra}</p></body></html>"""
 
 
@@ -46,7 +47,7 @@ def write_corpus(folder: Path, num_pages: int = 40) -> None:
     (folder / "logo.png").write_bytes(make.picture(64, 64, seed=999))
     for number in range(num_pages):
         colour = list(COLOURS)[number % 4]
-        extra = "Write to anna.berg@example.org or call +49 30 901820." if number == 3 else ""
+        extra = "Write to anna.berg@inselmuseum.org or call +49 30 901820." if number == 3 else ""
         html = page(rng, number, colour, extra)
         (folder / f"page-{number:03}.html").write_text(html)
         shape(folder / f"disc-{number}.png", colour, number)

@@ -186,7 +186,7 @@ def test_a_missing_shard_is_named_before_anything_is_read(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"vocab_size": 99}, "model.vocab_size: 99, but the tokens were made with 41"),
+        ({"vocab_size": 40}, "model.vocab_size: 40, but the tokenizer has 41 tokens"),
         ({"vision": corpus.MODEL.vision.model_copy(update={"patch_size": 8})}, "model.vision.patch_size: 8"),
         ({"vision": corpus.MODEL.vision.model_copy(update={"merge_size": 1})}, "model.vision.merge_size: 1"),
         (

@@ -202,8 +202,8 @@ def test_a_plan_too_short_for_the_steps_is_refused_with_both_numbers(
         run(corpus.spec(num_steps=20), paths, tmp_path)
     with pytest.raises(DataError, match="one step of 50 sequences need 50, but the plan has 22"):
         run(corpus.spec(num_steps=None, batch_sequences=50), paths, tmp_path)
-    with pytest.raises(DataError, match="vocab_size: 77"):
-        run(corpus.spec(model=corpus.MODEL.model_copy(update={"vocab_size": 77})), paths, tmp_path)
+    with pytest.raises(DataError, match="vocab_size: 30"):
+        run(corpus.spec(model=corpus.MODEL.model_copy(update={"vocab_size": 30})), paths, tmp_path)
 
 
 def test_an_unfinished_step_is_refused(tmp_path: Path) -> None:

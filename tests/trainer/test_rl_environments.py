@@ -56,7 +56,7 @@ def test_the_colour_is_the_named_one_nearest_to_the_shape_pixels() -> None:
     names, palette = list(COLOURS), np.array(list(COLOURS.values()))
     for task in (draw_task("colour", "train", 1, i) for i in range(60)):
         mean = np.asarray(task.picture)[shape_pixels(task)].mean(0)
-        assert names[int(np.abs(palette - mean).sum(-1).argmin())] == task.answer
+        assert names[int(np.abs(palette - mean).sum(-1).argmin())][0] == task.answer
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
