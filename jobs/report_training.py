@@ -35,6 +35,7 @@ FATES = {
 }
 PHASES = ("before", "after", "exchanged")
 NUM_ROLLOUT_GROUPS = 6
+TASKS_AT_ONCE = 64
 MAX_TASKS = 20_000  # numbers tried at most when RL tasks are drawn again to show their pictures
 
 
@@ -241,15 +242,18 @@ def rl(run: RunDirectory) -> dict[str, Any] | None:
     rewards = [column(rows, key, _reward_name(key)) for key in _keys(rows, "rl/reward")]
     rest = [column(rows, key, key) for key in _keys(rows, "rl/") if not key.startswith("rl/reward")]
     curve = plots.lines(rewards, "Mean reward of the sampled answers", "RL step", "reward", wide=True)
+    constant = [(s.name, s.y[0]) for s in rest if len(set(s.y)) == 1]
     others = [
-        plots.lines([s], words(s.name.partition("/")[2]), "RL step", s.name.rpartition("_")[2]) for s in rest
+        plots.lines([s], words(s.name.partition("/")[2]), "RL step", s.name.rpartition("_")[2])
+        for s in rest
+        if len(set(s.y)) > 1
     ]
     table, measures = _by_phase(manifest.metrics if manifest else {})
     return {
         "curve": curve if rewards else None,
         "others": others,
         "evaluation": table,
-        "measures": measures,
+        "measures": [*measures, *constant],
         "rollouts": _rollouts(run, rollouts, manifest),
     }
 
@@ -317,13 +321,11 @@ def _rollouts(
 def _tasks(spec: Mapping[str, Any], wanted: set[str]) -> dict[str, environments.Task]:
     """Draw the tasks of a run again, to show the pictures: they are not stored, their number fixes them."""
     names = tuple(spec.get("environments", ()))
+    num_tasks = min(MAX_TASKS, spec["num_steps"] * spec["prompts_per_step"]) if names else 0
     found: dict[str, environments.Task] = {}
-    for i in range(
-        min(MAX_TASKS, spec.get("num_steps", 0) * spec.get("prompts_per_step", 0)) if names else 0
-    ):
+    for start in range(0, num_tasks, TASKS_AT_ONCE):
         if len(found) == len(wanted):
             break
-        task = environments.draw_task(names[i % len(names)], "train", spec.get("seed", 0), i)
-        if task.doc_id in wanted:
-            found[task.doc_id] = task
+        tasks = environments.draw_tasks(names, "train", spec["seed"], start, TASKS_AT_ONCE)
+        found.update((task.doc_id, task) for task in tasks if task.doc_id in wanted)
     return found

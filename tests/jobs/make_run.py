@@ -599,7 +599,7 @@ def _rl(made: _Run, encoder: Tokenizer) -> None:
                 **{f"rl/reward_{k}_mean": v for k, v in reward.items()},
             }
         )
-        task = environments.draw_task(RL_ENVIRONMENTS[(step - 1) % 2], "train", 1, step - 1)
+        [task] = environments.draw_tasks(RL_ENVIRONMENTS, "train", 1, step - 1, 1)
         for _ in range(4):
             answer = str(rng.choice(environments.ANSWERS[task.environment]))
             prompt_ids, answer_ids = encoder.encode(task.prompt).ids, encoder.encode(answer).ids

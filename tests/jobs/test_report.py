@@ -154,7 +154,7 @@ def test_text_of_documents_cannot_become_markup(html: str) -> None:
 
 def test_scores_show_auc_and_both_ends(html: str) -> None:
     scores = section(html, "scores")
-    assert words(scores).count("on held-out documents") == 2
+    assert words(scores).count("On held-out documents") == 2
     assert "0.93" in scores and "0.71" in scores
     values = [float(value) for value in re.findall(r'class="score">([-\d.]+)', scores)]
     low, high = values[2:6], values[6:10]  # text_quality follows alignment's one document at each end
