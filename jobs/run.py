@@ -12,6 +12,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -50,11 +51,19 @@ def run(spec: PipelineSpec, console: Console) -> str:
         for job in spec.jobs:
             _run_job(state, job, console)
         if spec.report:
-            from jobs.report import write_report  # matplotlib takes seconds to load
-
-            console.print(f"\nreport: {write_report(output)}")
+            console.print(f"\nreport: {_report(output, record.changed)}")
         _show_what_next(state, output, console)
     return output
+
+
+def _report(output: str, changed: bool) -> str:
+    """Write the report, unless nothing has changed since it was written."""
+    path = shard.join(output, "report.html")
+    if not changed and shard.exists(path):
+        return path
+    from jobs.report import write_report  # matplotlib takes seconds to load
+
+    return write_report(output)
 
 
 def _show_what_next(state: RunState, output: str, console: Console) -> None:
@@ -203,28 +212,40 @@ class _Record:
     """Keeps run.json up to date and shows one line a step."""
 
     def __init__(self, output: str, spec: PipelineSpec, console: Console):
-        self.path = shard.join(output, "run.json")
+        self.output, self.path = output, shard.join(output, "run.json")
         self.spec, self.console = spec, console
         self.name = spec.name or os.path.basename(output.rstrip("/"))
-        self.steps: dict[str, str] = shard.read_json(self.path)["steps"] if shard.exists(self.path) else {}
-        self.steps = {name: path.rpartition("/")[2] for name, path in self.steps.items()}
+        self.written: dict[str, Any] = {"steps": {}}
+        if shard.exists(self.path):
+            self.written = shard.read_json(self.path)
+        self.steps: dict[str, str] = {n: path.rpartition("/")[2] for n, path in self.written["steps"].items()}
+        self.changed = False
 
     def commit(self, step: Step, work: Callable[[], shard.Manifest]) -> None:
         """Make a step unless it is finished, and write down that this run uses it."""
         started, skipped = time.monotonic(), step.is_finished()
         manifest = shard.read_manifest(step.path) if skipped else work()
+        if self.steps.get(step.name) not in (None, step.id):
+            self._forget_followers(self.steps[step.name])
         self.steps[step.name] = step.id
-        shard.write_json(
-            self.path,
-            {
-                "name": self.name,
-                "spec": self.spec.model_dump(mode="json"),
-                "steps": {name: f"steps/{id_}" for name, id_ in self.steps.items()},
-            },
-        )
-        self.console.print(
-            _line(step, manifest, None if skipped else time.monotonic() - started), highlight=False
-        )
+        record = {
+            "name": self.name,
+            "spec": self.spec.model_dump(mode="json"),
+            "steps": {name: f"steps/{id_}" for name, id_ in self.steps.items()},
+        }
+        if record != self.written:
+            shard.write_json(self.path, record)
+            self.written, self.changed = record, True
+        seconds = None if skipped else time.monotonic() - started
+        self.console.print(_line(step, manifest, seconds), highlight=False)
+
+    def _forget_followers(self, step_id: str) -> None:
+        """Take out the steps that were made from one that this run no longer uses."""
+        for name, follower in list(self.steps.items()):
+            path = shard.join(self.output, "steps", follower)
+            if name in self.steps and shard.is_finished(path) and step_id in shard.read_manifest(path).inputs:
+                del self.steps[name]
+                self._forget_followers(follower)
 
 
 def _line(step: Step, manifest: shard.Manifest, seconds: float | None) -> str:

@@ -184,6 +184,11 @@ def test_a_repeated_run_does_nothing_and_a_changed_one_only_what_follows(finishe
     } == before
     changed = omniloom("run", folder / "spec.yaml", "--set", "evaluate.max_sequences=1")
     assert changed.returncode == 0 and changed.stdout.count("done before") == 11
+    prepare_only = spec(folder / "corpus", folder / "out")
+    prepare_only["jobs"] = prepare_only["jobs"][:1]
+    path = write_spec(folder / "prepare.yaml", prepare_only)
+    assert omniloom("run", path, "--set", "prepare.clean.min_words=11").returncode == 0
+    assert "plan" not in steps(folder / "out")  # it was made from documents that this run no longer uses
     assert omniloom("run", folder / "spec.yaml").returncode == 0
 
 
