@@ -42,6 +42,13 @@ else
 	$(BIN)/omniloom run jobs/specs/demo.yaml $(DEMO_SET)
 endif
 
+# The notebook over a finished run: make notebook RUN=runs/demo
+RUN ?= runs/demo
+.PHONY: notebook
+notebook: setup
+	$(UV) pip install --quiet --python $(PY) jupyterlab
+	OMNILOOM_RUN="$(abspath $(RUN))" $(BIN)/jupyter lab jobs/notebooks/inspect.ipynb
+
 .PHONY: check
 check: setup
 	$(BIN)/ruff check .

@@ -142,10 +142,10 @@ class Engine:
         records = {i: _committed(step.path, phase, i) for i in range(len(arguments))}
         waiting = [i for i, record in records.items() if record is None]
         if waiting:
-            self.start()
             with self._progress() as progress:
                 label = step.name if phase == "partition" else f"{step.name} {phase}"
                 bar = progress.add_task(label, total=len(arguments), completed=len(arguments) - len(waiting))
+                self.start()
                 for index, record in self._submit(step, task, arguments, phase, waiting):
                     records[index] = record
                     progress.advance(bar)

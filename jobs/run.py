@@ -9,7 +9,9 @@ import contextlib
 import fcntl
 import logging
 import os
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -51,7 +53,9 @@ def run(spec: PipelineSpec, console: Console) -> str:
         for job in spec.jobs:
             _run_job(state, job, console)
         if spec.report:
-            console.print(f"\nreport: {_report(output, record.changed)}")
+            with console.status("report"):
+                report = _report(output, record.changed)
+            console.print(f"\nreport: {report}")
         _show_what_next(state, output, console)
     return output
 
@@ -73,11 +77,12 @@ def _show_what_next(state: RunState, output: str, console: Console) -> None:
         shard.read_step_table(state.path_of(name, "walk"), table, ["doc_id"]) if name in state.steps else None
     )
     doc_id = found["doc_id"][0].as_py()[:12] if found is not None and found.num_rows else "DOC_ID"
+    here = "" if shutil.which("omniloom") else os.path.relpath(os.path.dirname(sys.executable)) + "/"
     console.print("try next:", highlight=False)
     for command in (
-        f"omniloom walk {doc_id} --run {output}",
-        f"OMNILOOM_RUN={output} jupyter lab jobs/notebooks/inspect.ipynb",
-        f"python -c \"import polars as pl; print(pl.scan_ipc('{output}/steps/tokenize-*/tokens-*.arrow')"
+        f"{here}omniloom walk {doc_id} --run {output}",
+        f"make notebook RUN={output}",
+        f"{here}python -c \"import polars as pl; print(pl.scan_ipc('{output}/steps/tokenize-*/tokens-*.arrow')"
         ".select('doc_id', 'num_tokens').collect())\"",
     ):
         console.print(f"  {command}", highlight=False, markup=False)
@@ -98,7 +103,7 @@ def _run_job(state: RunState, job: object, console: Console) -> None:
         case PretrainJob():
             _pretrain(state, job, console)
         case EvaluateJob():
-            _evaluate(state, job)
+            _evaluate(state, job, console)
         case RLJob():
             _rl(state, job, console)
         case _:
@@ -128,7 +133,7 @@ def _pretrain(state: RunState, job: PretrainJob, console: Console) -> None:
     state.commit(step, work)
 
 
-def _evaluate(state: RunState, job: EvaluateJob) -> None:
+def _evaluate(state: RunState, job: EvaluateJob, console: Console) -> None:
     from trainer import evaluate
 
     model_id, tokens_id, plan_id = (state.id_of(name, job.name) for name in (job.model, "tokenize", "plan"))
@@ -143,12 +148,13 @@ def _evaluate(state: RunState, job: EvaluateJob) -> None:
 
     def work() -> shard.Manifest:
         state.engine.stop()
-        summary = evaluate.evaluate(
-            job,
-            checkpoint_path=_last_checkpoint(state, job.model, job.name),
-            tokens_path=state.path_of("tokenize", job.name),
-            plan_path=state.path_of("plan", job.name),
-        )
+        with console.status(job.name):
+            summary = evaluate.evaluate(
+                job,
+                checkpoint_path=_last_checkpoint(state, job.model, job.name),
+                tokens_path=state.path_of("tokenize", job.name),
+                plan_path=state.path_of("plan", job.name),
+            )
         return _finish_training(step, summary)
 
     state.commit(step, work)

@@ -145,7 +145,7 @@ def test_every_step_is_there_and_the_funnel_is_told(finished):
     assert manifests["mask_media"].metrics["masks_repeated_image"] == manifests["mask_media"].rows_out - 2
     assert manifests["tokenize"].metrics["tokens_masked_pii_email"] > 0
     assert manifests["tokenize"].metrics["tokens_video"] > 0
-    for line in ("report: ", "omniloom walk ", "inspect.ipynb", "pl.scan_ipc"):
+    for line in ("report: ", "omniloom walk ", "make notebook RUN=", "pl.scan_ipc"):
         assert line in stdout
     assert (out / "report.html").stat().st_size > 10_000
 
