@@ -5,30 +5,31 @@ Owns which stage's output feeds which stage, and how a stage's pure functions be
 
 import functools
 from collections import Counter
-from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel
 
 from datapipe.on_ray import Output, finish
 from datapipe.sources import files as source_files
-from datapipe.spec import DedupeTextSpec, IngestSpec, MaskMediaSpec, SourceSpec, TokenizeSpec
-from datapipe.stages import clean, dedupe_text, ingest, interleave, mask_media, mask_text, tokenize
+from datapipe.spec import IngestSpec, SourceSpec, TokenizeSpec
+from datapipe.stages import clean, ingest, interleave, mask_text, tokenize
+from jobs.dedupe import dedupe_text_step
 from jobs.errors import JobError
+from jobs.mask import mask_media_step
 from jobs.spec import PrepareJob, expand
-from jobs.state import RunState, partition_numbers, read_all, read_batches
-from schemas import document, ids, media, shard, tokens
+from jobs.stages import document_stage
+from jobs.state import RunState, partition_numbers, read_batches
+from schemas import ids, shard, tokens
 
 
 def prepare(run: RunState, job: PrepareJob) -> None:
     """Raw files to token shards: ingest, clean, dedupe_text, mask_text, mask_media, interleave, tokenize."""
     _ingest(run, job)
-    _document_stage(run, "clean", clean.VERSION, clean.clean, job.clean, "ingest", job.clean.max_drop_frac)
-    _dedupe_text(run, job)
-    _document_stage(run, "mask_text", mask_text.VERSION, mask_text.mask_text, job.mask_text, "dedupe_text")
-    _mask_media(run, job)
-    _document_stage(
+    document_stage(run, "clean", clean.VERSION, clean.clean, job.clean, "ingest", job.clean.max_drop_frac)
+    dedupe_text_step(run, job)
+    document_stage(run, "mask_text", mask_text.VERSION, mask_text.mask_text, job.mask_text, "dedupe_text")
+    mask_media_step(run, job)
+    document_stage(
         run,
         "interleave",
         interleave.VERSION,
@@ -87,130 +88,6 @@ def _ingest_partition(spec: IngestSpec, argument: tuple[SourceSpec, list[source_
         rows_in=len(files),
         dropped={f"quarantine:{name}": n for name, n in sorted(reasons.items())},
         metrics={f"media_{kind}": n for kind, n in sorted(Counter(made.media["kind"].to_pylist()).items())},
-    )
-
-
-def _document_stage(
-    run: RunState,
-    name: str,
-    version: str,
-    stage: Callable[..., pa.RecordBatch],
-    spec: BaseModel,
-    source: str,
-    max_drop_frac: float = 1.0,
-) -> None:
-    step = run.step(name, version, spec, run.id_of(source, name))
-    source_path = run.path_of(source, name)
-
-    def work() -> shard.Manifest:
-        task = functools.partial(_stage_partition, functools.partial(stage, spec=spec), source_path)
-        records = run.engine.run_phase(step, task, partition_numbers(source_path, "documents"))
-        return finish(step, records, "documents", max_drop_frac)
-
-    run.commit(step, work)
-
-
-def _stage_partition(
-    stage: Callable[[pa.RecordBatch], pa.RecordBatch], source_path: str, index: int
-) -> Output:
-    return _split([stage(batch) for batch in read_batches(source_path, "documents", index)])
-
-
-def _split(batches: list[pa.RecordBatch]) -> Output:
-    """Part a stage's rows into those that stay and those it dropped, and count its masks."""
-    table = pa.Table.from_batches(batches, schema=document.SCHEMA)
-    stays = pc.is_null(table["drop_reason"])
-    dropped = table.filter(pc.invert(stays))
-    kept = table.filter(stays)
-    masks = Counter(mask["reason"] for row in kept["masks"].to_pylist() for mask in row)
-    return Output(
-        {"documents": kept, "dropped": dropped},
-        rows_in=table.num_rows,
-        dropped=dict(sorted(Counter(dropped["drop_reason"].to_pylist()).items())),
-        metrics={f"masks_{reason}": n for reason, n in sorted(masks.items())},
-    )
-
-
-def _dedupe_text(run: RunState, job: PrepareJob) -> None:
-    step = run.step("dedupe_text", dedupe_text.VERSION, job.dedupe_text, run.id_of("clean", "dedupe_text"))
-    source_path = run.path_of("clean", "dedupe_text")
-
-    def work() -> shard.Manifest:
-        partitions, spec = partition_numbers(source_path, "documents"), job.dedupe_text
-        run.engine.run_phase(
-            step, functools.partial(_signatures, spec, source_path), partitions, "signatures"
-        )
-        run.engine.run_phase(
-            step, functools.partial(_clusters, spec, step.path), [len(partitions)], "clusters"
-        )
-        task = functools.partial(_mark_duplicates, spec, source_path, step.path)
-        records = run.engine.run_phase(step, task, partitions)
-        return finish(step, records, "documents", spec.max_drop_frac)
-
-    run.commit(step, work)
-
-
-def _signatures(spec: DedupeTextSpec, source_path: str, index: int) -> Output:
-    batches = [dedupe_text.signatures(batch, spec) for batch in read_batches(source_path, "documents", index)]
-    return Output({"signatures": pa.Table.from_batches(batches)})
-
-
-def _clusters(spec: DedupeTextSpec, step_path: str, num_partitions: int) -> Output:
-    return Output({"clusters": dedupe_text.cluster(read_all(step_path, "signatures", num_partitions), spec)})
-
-
-def _mark_duplicates(spec: DedupeTextSpec, source_path: str, step_path: str, index: int) -> Output:
-    clusters = shard.read_table(shard.join(step_path, shard.shard_name("clusters", 0)))
-    return _split(
-        [dedupe_text.mark(batch, clusters, spec) for batch in read_batches(source_path, "documents", index)]
-    )
-
-
-def _mask_media(run: RunState, job: PrepareJob) -> None:
-    step = run.step(
-        "mask_media",
-        mask_media.VERSION,
-        job.mask_media,
-        run.id_of("mask_text", "mask_media"),
-        run.id_of("ingest", "mask_media"),
-    )
-    source_path, media_path = run.path_of("mask_text", "mask_media"), run.path_of("ingest", "mask_media")
-
-    def work() -> shard.Manifest:
-        partitions, spec = partition_numbers(source_path, "documents"), job.mask_media
-        run.engine.run_phase(
-            step, functools.partial(_occurrences, source_path, media_path), partitions, "occurrences"
-        )
-        run.engine.run_phase(
-            step, functools.partial(_repeated, spec, step.path), [len(partitions)], "repeated"
-        )
-        task = functools.partial(_mark_media, spec, source_path, media_path, step.path)
-        records = run.engine.run_phase(step, task, partitions)
-        return finish(step, records, "documents")
-
-    run.commit(step, work)
-
-
-def _occurrences(source_path: str, media_path: str, index: int) -> Output:
-    media = media_without_bytes(media_path, index)
-    batches = [
-        mask_media.occurrences(batch, media) for batch in read_batches(source_path, "documents", index)
-    ]
-    return Output({"occurrences": pa.Table.from_batches(batches)})
-
-
-def _repeated(spec: MaskMediaSpec, step_path: str, num_partitions: int) -> Output:
-    return Output({"repeated": mask_media.repeated(read_all(step_path, "occurrences", num_partitions), spec)})
-
-
-def _mark_media(spec: MaskMediaSpec, source_path: str, media_path: str, step_path: str, index: int) -> Output:
-    repeated = shard.read_table(shard.join(step_path, shard.shard_name("repeated", 0)))
-    media = media_without_bytes(media_path, index)
-    return _split(
-        [
-            mask_media.mark(batch, media, repeated, spec)
-            for batch in read_batches(source_path, "documents", index)
-        ]
     )
 
 
@@ -287,13 +164,3 @@ def _count_tokens(table: pa.Table) -> dict[str, int]:
                 counts[f"tokens_masked_{span['reason']}"] += length
     counts["images"] = pc.sum(pc.list_value_length(table["images"])).as_py() or 0
     return dict(sorted(counts.items()))
-
-
-def media_without_bytes(media_path: str, index: int) -> pa.Table:
-    """Return the media of a partition without their bytes."""
-    table = shard.read_table(shard.join(media_path, shard.shard_name("media", index)))
-    return table.set_column(
-        table.schema.get_field_index("bytes"),
-        media.SCHEMA.field("bytes"),
-        pa.nulls(table.num_rows, pa.large_binary()),
-    )

@@ -82,7 +82,8 @@ def _show_what_next(state: RunState, output: str, console: Console) -> None:
     for command in (
         f"{here}omniloom walk {doc_id} --run {output}",
         f"make notebook RUN={output}",
-        f"{here}python -c \"import polars as pl; print(pl.scan_ipc('{output}/steps/tokenize-*/tokens-*.arrow')"
+        f'{here}python -c "import polars as pl; '
+        f"print(pl.scan_ipc('{output}/steps/tokenize-*/tokens-*.arrow')"
         ".select('doc_id', 'num_tokens').collect())\"",
     ):
         console.print(f"  {command}", highlight=False, markup=False)

@@ -26,6 +26,7 @@ ROLES = (
     "alt",
     "transcript",
     "figure",
+    "note",
     "system",
     "user",
     "assistant",
@@ -43,6 +44,8 @@ SEGMENT = pa.struct(
         pa.field("media_id", pa.string()),  # for kind image and video; null when the picture could not be had
         pa.field("t_start_s", pa.float64()),  # seconds into the video the segment shows or speaks over
         pa.field("t_end_s", pa.float64()),
+        pa.field("page", pa.int32()),  # page or slide it stands on, from 1; null where the format has none
+        pa.field("origin", pa.int32(), nullable=False),  # number of the segment of `ingest` it comes from
     ]
 )
 MASK = pa.struct(
@@ -71,6 +74,7 @@ SCHEMA = pa.schema(
         pa.field("segments", pa.list_(SEGMENT), nullable=False),
         pa.field("masks", pa.list_(MASK), nullable=False),
         pa.field("cluster_id", pa.string()),  # doc_id of the near-duplicate cluster's representative
+        pa.field("cluster_size", pa.int32()),  # documents in that cluster; 1 for one alone
         pa.field("drop_reason", pa.string()),  # null while the document is in the stream
     ]
 )

@@ -24,6 +24,8 @@ def text(
         "media_id": None,
         "t_start_s": t_start_s,
         "t_end_s": t_end_s,
+        "page": None,
+        "origin": 0,
     }
 
 
@@ -36,6 +38,8 @@ def picture_segment(media_id: str | None) -> dict[str, Any]:
         "media_id": media_id,
         "t_start_s": None,
         "t_end_s": None,
+        "page": None,
+        "origin": 0,
     }
 
 
@@ -48,6 +52,8 @@ def video_segment(media_id: str, t_start_s: float, t_end_s: float) -> dict[str, 
         "media_id": media_id,
         "t_start_s": t_start_s,
         "t_end_s": t_end_s,
+        "page": None,
+        "origin": 0,
     }
 
 
@@ -62,9 +68,10 @@ def document_row(segments: list[dict[str, Any]], uri: str = "page.html", **colum
         "title": None,
         "lang": None,
         "lang_prob": None,
-        "segments": segments,
+        "segments": [{**segment, "origin": number} for number, segment in enumerate(segments)],
         "masks": [],
         "cluster_id": None,
+        "cluster_size": None,
         "drop_reason": None,
     }
     return {**row, **columns}

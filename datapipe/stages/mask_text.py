@@ -25,7 +25,7 @@ import pyarrow as pa
 from datapipe.spec import MaskTextSpec
 from schemas import document
 
-VERSION = "1"
+VERSION = "2"
 DETECTOR = "regex"
 
 Mask = dict[str, Any]
