@@ -139,7 +139,8 @@ class Engine:
             WorkerLost: a partition's worker died `MAX_RETRIES` times over.
             Exception: whatever the task raised; partitions finished before stay committed.
         """
-        records = {i: _committed(step.path, phase, i) for i in range(len(arguments))}
+        there = shard.names_in(step.path)
+        records = {i: _committed(step.path, phase, i, there) for i in range(len(arguments))}
         waiting = [i for i, record in records.items() if record is None]
         if waiting:
             with self._progress() as progress:
@@ -207,23 +208,20 @@ def _run_partition(
         "dropped": output.dropped,
         "metrics": output.metrics,
     }
-    shard.write_json(_marker(step_path, phase, index), record)
+    shard.write_json(shard.join(step_path, _marker(phase, index)), record)
     return record
 
 
-def _marker(step_path: str, phase: str, index: int) -> str:
-    return shard.join(step_path, f"{phase}-{index:05d}.json")
+def _marker(phase: str, index: int) -> str:
+    return f"{phase}-{index:05d}.json"
 
 
-def _committed(step_path: str, phase: str, index: int) -> dict[str, Any] | None:
+def _committed(step_path: str, phase: str, index: int, there: set[str]) -> dict[str, Any] | None:
     """Return a partition's record if it was committed and its files are there, else None."""
-    marker = _marker(step_path, phase, index)
-    if not shard.exists(marker):
+    if _marker(phase, index) not in there:
         return None
-    record = shard.read_json(marker)
-    if all(shard.exists(shard.join(step_path, file["name"])) for file in record["files"]):
-        return record
-    return None
+    record = shard.read_json(shard.join(step_path, _marker(phase, index)))
+    return record if all(file["name"] in there for file in record["files"]) else None
 
 
 def finish(

@@ -8,15 +8,24 @@ machine.
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, BinaryIO
 
 CONTENT_ID_BYTES = 16
 STEP_HASH_CHARS = 12
+_CHUNK_BYTES = 1 << 20
 
 
 def content_id(data: bytes | memoryview) -> str:
     """Return the 32-character hash of `data`; equal bytes have equal ids."""
     return hashlib.blake2b(data, digest_size=CONTENT_ID_BYTES).hexdigest()
+
+
+def content_id_of(file: BinaryIO) -> str:
+    """Return the content id of what is left to read of a binary file, in bounded memory."""
+    digest = hashlib.blake2b(digest_size=CONTENT_ID_BYTES)
+    while chunk := file.read(_CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 def document_id(collection: str, uri: str, source_id: str) -> str:

@@ -8,8 +8,8 @@ with their hashes; when all are there, `manifest.json` is written last. A reader
 and nothing else, so a killed writer leaves garbage at worst, never half a shard. Manifests hold no time, host
 or worker count: the same input gives the same bytes.
 
-Paths are local or `s3://bucket/key`. On S3 an object appears whole or not at all, so the rename is not needed
-there.
+Paths are local or `s3://bucket/key` (region, keys and endpoint from the usual AWS variables, such as
+`AWS_ENDPOINT_URL`). An S3 object appears whole or not at all, so no rename is needed there.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ import errno
 import glob
 import json
 import os
+import tempfile
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import PurePosixPath
@@ -103,6 +104,13 @@ def exists(path: str) -> bool:
     return fs.get_file_info(inner).type != pafs.FileType.NotFound
 
 
+def names_in(path: str) -> set[str]:
+    """Return the names of the files of a directory; none where there is no such directory."""
+    fs, inner = filesystem(path)
+    infos = fs.get_file_info(pafs.FileSelector(inner, allow_not_found=True))
+    return {info.base_name for info in infos if info.type == pafs.FileType.File}
+
+
 def write_bytes(path: str, data: bytes | pa.Buffer) -> None:
     """Write a file so that it is either wholly there or not at all, and survives a power cut once this
     returns.
@@ -113,25 +121,39 @@ def write_bytes(path: str, data: bytes | pa.Buffer) -> None:
     _write_atomically(path, lambda sink: sink.write(data))
 
 
-def _write_atomically(path: str, fill: Callable[[Any], Any]) -> None:
+def _write_atomically(path: str, fill: Callable[[Any], Any]) -> tuple[int, str]:
+    """Fill a temporary file, then publish it under its name: by renaming it, or by one upload.
+
+    Returns its size in bytes and its content id.
+    """
     fs, inner = filesystem(path)
-    if not isinstance(fs, pafs.LocalFileSystem):
-        with fs.open_output_stream(inner) as sink:
-            fill(sink)
-        return
-    temporary = f"{inner}.tmp-{uuid.uuid4().hex[:8]}"
+    is_local = isinstance(fs, pafs.LocalFileSystem)
+    folder = os.path.dirname(inner) if is_local else tempfile.gettempdir()
+    temporary = os.path.join(folder, f"{os.path.basename(inner)}.tmp-{uuid.uuid4().hex[:8]}")
     try:
-        os.makedirs(os.path.dirname(inner), exist_ok=True)
+        os.makedirs(folder, exist_ok=True)
         with open(temporary, "wb") as sink:
             fill(sink)
             sink.flush()
-            os.fsync(sink.fileno())
-        os.replace(temporary, inner)
-        _sync_directory(os.path.dirname(inner))
+            if is_local:
+                os.fsync(sink.fileno())
+        written = _size_and_hash(temporary)
+        if is_local:
+            os.replace(temporary, inner)
+            _sync_directory(folder)
+        else:
+            pafs.copy_files(temporary, inner, pafs.LocalFileSystem(), fs)
+        return written
     except OSError as error:
+        raise ShardError(_write_failure(path, error)) from error
+    finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
-        raise ShardError(_write_failure(path, error)) from error
+
+
+def _size_and_hash(path: str) -> tuple[int, str]:
+    with open(path, "rb") as file:
+        return os.path.getsize(path), ids.content_id_of(file)
 
 
 def _sync_directory(path: str) -> None:
@@ -170,10 +192,7 @@ def write_table(path: str, table: pa.Table) -> ShardFile:
             for batch in table.to_batches(max_chunksize=BATCH_ROWS):
                 writer.write_batch(batch)
 
-    _write_atomically(path, fill)
-    with open_buffer(path) as source:
-        data = source.read_buffer()
-    return ShardFile(name, table.num_rows, data.size, ids.content_id(memoryview(data)))
+    return ShardFile(name, table.num_rows, *_write_atomically(path, fill))
 
 
 def open_buffer(path: str) -> pa.NativeFile:

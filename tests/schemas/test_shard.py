@@ -8,7 +8,7 @@ import pytest
 
 from schemas import document, shard
 from schemas.errors import SchemaError, ShardError
-from tests import make
+from tests import make, s3
 
 
 @pytest.fixture
@@ -82,3 +82,17 @@ def test_a_full_disk_gives_one_clear_error_and_keeps_what_was_there(tmp_path, ta
         shard.verify(str(tmp_path), [first])
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_shards_go_to_s3_and_come_back(tmp_path, table):
+    with s3.server() as root:
+        written = shard.write_table(f"{root}/step/documents-00000.arrow", table)
+        assert written == shard.write_table(str(tmp_path / "documents-00000.arrow"), table)
+        shard.write_bytes(f"{root}/step/empty", b"")
+        assert shard.names_in(f"{root}/step") == {"documents-00000.arrow", "empty"}
+        assert shard.names_in(f"{root}/nothing") == set()
+        assert shard.read_table(f"{root}/step/documents-00000.arrow") == table
+        shard.verify(f"{root}/step", [written])
+        assert not shard.is_finished(f"{root}/step")
+        with pytest.raises(ShardError, match="missing shard s3://"):
+            shard.read_table(f"{root}/step/documents-00001.arrow")
