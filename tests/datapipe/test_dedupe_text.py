@@ -229,9 +229,8 @@ def test_only_cluster_and_reason_change_and_neither_order_nor_split_nor_a_second
     rows = [row(f"{i}", text, *media) for i, (text, media) in enumerate(contents)]
     once = run(rows)
     assert once.schema == document.SCHEMA
-    assert once.drop_columns(["cluster_id", "drop_reason"]) == make.documents(rows).drop_columns(
-        ["cluster_id", "drop_reason"]
-    )
+    marks = ["cluster_id", "cluster_size", "drop_reason"]
+    assert once.drop_columns(marks) == make.documents(rows).drop_columns(marks)
     assert run(once.to_pylist(), batch_rows=batch_rows) == once
     by_id = {r["doc_id"]: r for r in once.to_pylist()}
     rng.shuffle(rows)
