@@ -7,7 +7,6 @@ missing or cannot be decoded stays in its document as a segment without usable m
 """
 
 import dataclasses
-import io
 import mimetypes
 import posixpath
 import re
@@ -15,12 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from datapipe import errors
-from datapipe.decode import image as images
-from datapipe.decode import video as videos
+from datapipe.decode import rows
 from datapipe.errors import DecodeError, FileTooLarge, SourceError
 from datapipe.sources import files as sources
 from datapipe.sources import video as captions
@@ -250,67 +246,11 @@ def _media_rows(media_id: str, data: bytes, item: Item, spec: IngestSpec) -> lis
         if len(data) > spec.max_file_bytes:
             row["bytes"] = None
             raise FileTooLarge(f"{len(data)} bytes, more than {spec.max_file_bytes}")
-        if item.kind == "image":
-            return [row | _image_columns(data, spec)]
-        return _video_rows(row, data, spec)
+        first, *frames = rows.media_rows(media_id, data, item.kind, spec)
+        return [row | first, *frames]
     except Exception as error:  # the border of one bad medium: its document stays
         mime = item.mime or mimetypes.guess_type(item.href or "")[0] or "application/octet-stream"
         return [row | {"mime": mime, "error": f"{type(error).__name__}: {_message(error)}"}]
-
-
-def _image_columns(data: bytes, spec: IngestSpec) -> Row:
-    decoded = images.decode(data, spec.max_image_pixels)
-    names = [f.name for f in dataclasses.fields(decoded) if f.name in media.SCHEMA.names]
-    return {name: getattr(decoded, name) for name in names}
-
-
-def _video_rows(row: Row, data: bytes, spec: IngestSpec) -> list[Row]:
-    video = videos.probe(data, spec.max_image_pixels)
-    times_s = videos.sample_times(video.duration_s, spec.frames_per_second, spec.max_frames)
-    frames = [_frame_row(row["media_id"], frame, spec) for frame in videos.sample(data, video, times_s)]
-    turned = f"rotation={90 * video.quarter_turns}" if video.quarter_turns else ""
-    pixels_id = ids.content_id("".join(f["pixels_id"] for f in frames).encode())
-    return [
-        row
-        | {
-            "pixels_id": pixels_id,
-            "mime": video.mime,
-            "width": video.width,
-            "height": video.height,
-            "num_frames": video.num_frames,
-            "duration_s": video.duration_s,
-            "policy": turned,
-        },
-        *frames,
-    ]
-
-
-def _frame_row(parent_id: str, frame: videos.Frame, spec: IngestSpec) -> Row:
-    """Return a frame as a PNG that names its video and time, so that equal frames are still two media."""
-    pixels, side = frame.pixels, max(frame.pixels.size)
-    if side > spec.max_frame_side:
-        width, height = (max(1, round(n * spec.max_frame_side / side)) for n in pixels.size)
-        pixels = pixels.resize((width, height), Image.Resampling.LANCZOS)
-    notes, buffer = PngInfo(), io.BytesIO()
-    notes.add_text("Source", parent_id)
-    notes.add_text("Time", f"{frame.t_s:.6f} s")
-    pixels.save(buffer, "PNG", pnginfo=notes)
-    data = buffer.getvalue()
-    return {
-        **dict.fromkeys(media.SCHEMA.names),
-        "media_id": ids.content_id(data),
-        "pixels_id": images.pixels_id(pixels),
-        "parent_id": parent_id,
-        "kind": "frame",
-        "mime": "image/png",
-        "bytes": data,
-        "width": pixels.width,
-        "height": pixels.height,
-        "num_frames": 1,
-        "t_s": frame.t_s,
-        "policy": "",
-        "perceptual_hash": images.perceptual_hash(pixels),
-    }
 
 
 def _message(error: Exception) -> str:
