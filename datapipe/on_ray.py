@@ -21,7 +21,7 @@ import pyarrow as pa
 import ray
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from datapipe.errors import TooManyDropped, WorkerLost
+from datapipe.errors import StorageNotShared, TooManyDropped, WorkerLost
 from schemas import ids, shard
 
 logger = logging.getLogger(__name__)
@@ -137,6 +137,7 @@ class Engine:
 
         Raises:
             WorkerLost: a partition's worker died `MAX_RETRIES` times over.
+            StorageNotShared: a worker on another machine writes to a disk of its own.
             Exception: whatever the task raised; partitions finished before stay committed.
         """
         there = shard.names_in(step.path)
@@ -148,6 +149,11 @@ class Engine:
                 bar = progress.add_task(label, total=len(arguments), completed=len(arguments) - len(waiting))
                 self.start()
                 for index, record in self._submit(step, task, arguments, phase, waiting):
+                    if not shard.exists(shard.join(step.path, _marker(phase, index))):
+                        raise StorageNotShared(
+                            f"{step.name}: a worker wrote partition {index} to {step.path}, which this "
+                            "machine does not see; on a cluster `output` must be a shared path or s3://"
+                        )
                     records[index] = record
                     progress.advance(bar)
         return [records[i] for i in range(len(arguments))]  # type: ignore[misc]  # none is None any more
@@ -173,7 +179,11 @@ class Engine:
             except ray.exceptions.RayTaskError as error:
                 error.cause.add_note(f"on a worker, partition {index} of {step.name}:\n{error}")
                 raise error.cause from None
-            except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
+            except (
+                ray.exceptions.WorkerCrashedError,
+                ray.exceptions.OutOfMemoryError,
+                ray.exceptions.NodeDiedError,
+            ) as error:
                 raise WorkerLost(
                     f"{step.name}: the worker of partition {index} died {MAX_RETRIES + 1} times "
                     f"({type(error).__name__}); is there enough memory?"
