@@ -13,6 +13,10 @@ class WorkerLost(DatapipeError, RuntimeError):
     """The process that worked on a partition died again and again."""
 
 
+class StorageNotShared(DatapipeError, RuntimeError):
+    """A step's directory is not the same on all machines of the cluster."""
+
+
 class SourceError(DatapipeError, ValueError):
     """A source folder is missing, nothing in it matches, or a path leads out of it."""
 
@@ -29,12 +33,32 @@ class MalformedMarkup(ReadError):
     """The file breaks the rules of its format."""
 
 
+class Encrypted(ReadError):
+    """The file is behind a password or a licence."""
+
+
 class EmptyDocument(ReadError):
     """The file holds neither text nor media."""
 
 
 class FileTooLarge(ReadError):
     """The file is larger than the spec allows."""
+
+
+class UnsupportedFormat(ReadError):
+    """The format is a known one for documents, and not read here."""
+
+
+class TimeLimitExceeded(DatapipeError, RuntimeError):
+    """Reading or decoding took longer than the spec allows; its process was ended."""
+
+
+class MemoryLimitExceeded(DatapipeError, RuntimeError):
+    """Reading or decoding asked for more memory than the spec allows."""
+
+
+class DecoderCrashed(DatapipeError, RuntimeError):
+    """The process that read or decoded ended: a fault of the library, or the system ran out of memory."""
 
 
 class DecodeError(DatapipeError, ValueError):
