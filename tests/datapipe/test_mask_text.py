@@ -117,17 +117,73 @@ NO_IPS = [
     ("code", "ObjectIdentifier('1.3.101.110')"),
     ("code", "std::vector<a::b> c = 2000::x; 12:34:56; 00:1a:2b:3c:4d:5e; 2023:04:15 10:11:12"),
 ]
+# Numbers with right check digits that belong to nobody: random digits, the last one computed.
+CARDS = [
+    ("paragraph", "Visa 4539 1488 0343 6467 until 2027", "4539 1488 0343 6467"),
+    ("paragraph", "card no. 4539148803436467.", "4539148803436467"),
+    ("paragraph", "paid with 2221 0012 3412 3450", "2221 0012 3412 3450"),
+    ("table", "Credit card: 6011 0009 9013 9465", "6011 0009 9013 9465"),
+]
+NO_CARDS = [
+    ("paragraph", "4111 1111 1111 1111, 4242-4242-4242-4242, 378282246310005 are test numbers"),
+    ("paragraph", "4539 1488 0343 6468 has a wrong check digit, 1234 5678 9012 3452 no issuer"),
+    ("code", "id = 4539148803436467; x = [4539, 1488, 0343, 6467]"),
+    ("paragraph", "order 4539148803436467 and part 4539 1488 0343 6467-2 and 0.4539148803436467"),
+    ("table", "4539 1488 0343 6467"),
+]
+IBANS = [
+    ("paragraph", "Konto DE68 2105 0170 0012 3456 78, danke", "DE68 2105 0170 0012 3456 78"),
+    ("code", 'iban = "NO8330001234567"', "NO8330001234567"),
+    ("table", "MT31MALT01100000000000000000123\tx", "MT31MALT01100000000000000000123"),
+    ("paragraph", "BE71 0961 2345 6769 EUR", "BE71 0961 2345 6769"),
+]
+NO_IBANS = [
+    ("paragraph", "DE89 3704 0044 0532 0130 00 and GB82WEST12345698765432 are the registry's examples"),
+    ("paragraph", "DE69 2105 0170 0012 3456 78, DE68 2105 0170 0012 3456, XX68 2105 0170 0012 3456 78"),
+    ("code", "AB12 CD34EF56 0x12AB34CD56EF78AB90, US12 3456 7890 1234"),
+]
+# Put together here, so that this file holds nothing a scanner would take for a secret.
+AWS, GITHUB = "AKIA" + "QZ7TN4WLM2XKD5RB", "ghp_" + "q7Zt2Lm9Xw4Kc8Rv1Ny6Bd3Fs5Hj0Pg2Ta4e"
+TOKEN, PEM = (
+    "q7Zt2Lm9Xw4Kc8Rv",
+    "-----BEGIN " + "PRIVATE KEY-----\nMIIEvQ+/aZ09" * 2 + "\n-----END PRIVATE KEY-----",
+)
+SECRETS = [
+    ("code", f"aws_access_key_id = {AWS}", AWS),
+    ("tool_result", f"export GH={GITHUB}\n", GITHUB),
+    ("code", f'password: "{TOKEN}"', TOKEN),
+    ("paragraph", f"Authorization: Bearer {TOKEN}9b", f"{TOKEN}9b"),
+    ("code", f"API_KEY={TOKEN}", TOKEN),
+    ("code", "postgres://ann:hunter22@db.acme.io/x", "hunter22"),
+    ("code", f'key = """{PEM}"""', PEM),
+]
+NO_SECRETS = [
+    (
+        "code",
+        "aws_access_key_id = AKIAIOSFODNN7EXAMPLE; token = ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+    ),
+    ("code", "password = getpass.getpass(); api_key=os.environ['OPENAI_API_KEY']"),
+    ("code", "postgres://user:password@localhost/db, redis://:${REDIS_PASS}@host, http://a.b:8080/c@d"),
+    ("paragraph", "The password is case-sensitive-and-long, the secret: nobody-but-me-has-ever-known it."),
+    ("code", "secret_key = 'aaaaaaaaaaaaaaaa1111', commit 3f786850e387550fdab836ed7e6dc881de23001b"),
+]
+REASONS = {"secret": "secret"}
 
 
 def hits(role: str, text: str, detector: str) -> list[str]:
     found = find(text, role, MaskTextSpec(detectors=(detector,)))
-    assert all(reason == f"pii_{detector}" for _, _, reason in found)
+    assert all(reason == REASONS.get(detector, f"pii_{detector}") for _, _, reason in found)
     return [text[start:end] for start, end, _ in found]
 
 
 @pytest.mark.parametrize(
     ("detector", "role", "text", "expected"),
-    [("email", *c) for c in EMAILS] + [("phone", *c) for c in PHONES] + [("ip", *c) for c in IPS],
+    [("email", *c) for c in EMAILS]
+    + [("phone", *c) for c in PHONES]
+    + [("ip", *c) for c in IPS]
+    + [("card", *c) for c in CARDS]
+    + [("iban", *c) for c in IBANS]
+    + [("secret", *c) for c in SECRETS],
 )
 def test_personal_data_is_found_to_the_character(detector: str, role: str, text: str, expected: str) -> None:
     assert hits(role, text, detector) == expected.split("|")
@@ -135,7 +191,12 @@ def test_personal_data_is_found_to_the_character(detector: str, role: str, text:
 
 @pytest.mark.parametrize(
     ("detector", "role", "text"),
-    [("email", *c) for c in NO_EMAILS] + [("phone", *c) for c in NO_PHONES] + [("ip", *c) for c in NO_IPS],
+    [("email", *c) for c in NO_EMAILS]
+    + [("phone", *c) for c in NO_PHONES]
+    + [("ip", *c) for c in NO_IPS]
+    + [("card", *c) for c in NO_CARDS]
+    + [("iban", *c) for c in NO_IBANS]
+    + [("secret", *c) for c in NO_SECRETS],
 )
 def test_what_only_looks_like_personal_data_is_left_alone(detector: str, role: str, text: str) -> None:
     assert hits(role, text, detector) == []
@@ -226,3 +287,27 @@ def test_only_masks_change_and_neither_a_second_run_nor_the_split_matters(
         for segment, start, end in places:
             hit = row["segments"][segment]["text"][start:end]
             assert hit == hit.strip() and hit
+
+
+def test_what_tools_print_is_context_and_a_hit_in_it_keeps_its_own_reason() -> None:
+    row = make.document_row(
+        [
+            make.text("Call it.", "user"),
+            make.text("{}", "tool_call"),
+            make.text("jane@gnome.org", "tool_result"),
+        ]
+    )
+    batch = mask_text(make.documents([row]), SPEC)
+    masks = batch["masks"].to_pylist()[0]
+    assert [(m["segment"], m["start"], m["end"], m["reason"], m["action"]) for m in masks] == [
+        (2, 0, 14, "pii_email", "no_loss"),
+        (2, None, None, "role_tool_result", "no_loss"),
+    ]
+    assert mask_text(batch, SPEC) == batch
+    changed = mask_text(make.documents([row]), MaskTextSpec(roles={"user": "drop"}))["masks"].to_pylist()[0]
+    assert [(m["segment"], m["reason"], m["action"]) for m in changed] == [
+        (0, "role_user", "drop"),
+        (2, "pii_email", "no_loss"),
+    ]
+    with pytest.raises(ValueError, match=r"\['robot'\] are no roles; there are heading"):
+        MaskTextSpec(roles={"robot": "drop"})
