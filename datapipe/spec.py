@@ -5,7 +5,9 @@ Owns validation of these fields. Imports no Ray and no torch, so a spec can be c
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from schemas import document
 
 
 class SourceSpec(BaseModel, frozen=True, extra="forbid"):
@@ -88,12 +90,29 @@ class DedupeTextSpec(BaseModel, frozen=True, extra="forbid"):
 
 
 class MaskTextSpec(BaseModel, frozen=True, extra="forbid"):
-    """Personal data in text."""
+    """Personal data and secrets in text, and texts that are context only."""
 
-    detectors: tuple[Literal["email", "phone", "ip"], ...] = ("email", "phone", "ip")
+    detectors: tuple[Literal["email", "phone", "ip", "card", "iban", "secret"], ...] = (
+        "email",
+        "phone",
+        "ip",
+        "card",
+        "iban",
+        "secret",
+    )
     """Which detectors run."""
     action: Literal["no_loss", "drop"] = "no_loss"
     """What happens to a hit. Default keeps it as context and trains nothing on it."""
+    roles: dict[str, Literal["no_loss", "drop"]] = {"tool_result": "no_loss"}
+    """What happens to whole texts by role. Default: what tools print in an agent's session is not what the
+    model should learn to say."""
+
+    @field_validator("roles")
+    @classmethod
+    def _are_roles(cls, roles: dict[str, str]) -> dict[str, str]:
+        if unknown := sorted(set(roles) - set(document.ROLES)):
+            raise ValueError(f"{unknown} are no roles; there are {', '.join(document.ROLES)}")
+        return roles
 
 
 class MaskMediaSpec(BaseModel, frozen=True, extra="forbid"):
