@@ -8,7 +8,7 @@ import dataclasses
 import posixpath
 import re
 from collections.abc import Callable
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from datapipe.errors import EmptyDocument
 
@@ -103,18 +103,28 @@ def is_remote(link: str) -> bool:
 
 
 def resolve(uri: str, link: str) -> str | None:
-    """Return the target of a link on the page `uri`: a path from the collection's root, or a URL unchanged.
+    """Return the target of a link on the page `uri`: a path from the collection's root, or a URL.
 
-    Returns None for links that name no file. A path that leaves the collection keeps its `..`, so loading
-    refuses it.
+    On a page with a URL of its own (of a web archive) every target is a URL, without a fragment. Returns None
+    for links that name no file. A path that leaves the collection keeps its `..`, so loading refuses it.
     """
     link = link.strip()
+    if is_remote(uri):
+        return _join_urls(uri, link)
     if is_remote(link):
         return link
     path = unquote(urlsplit(link).path).replace("\\", "/")
     if not path:
         return None
     return posixpath.normpath(posixpath.join(posixpath.dirname(uri), path)).lstrip("/")
+
+
+def _join_urls(page: str, link: str) -> str | None:
+    page = re.sub("//$", "/", page)  # a <base> that ends in a slash comes with two
+    try:
+        return urldefrag(urljoin(page, link)).url if link and not link.startswith("#") else None
+    except ValueError:  # no URL, such as one with half an IPv6 address
+        return None
 
 
 class Flow:
