@@ -1,0 +1,297 @@
+"""Words on a page to lines: rows, the gutters that part columns, and the text of a line.
+
+Owns where a line begins and ends. A PDF says nowhere that a page has columns, and often draws them line by
+line across the page, so what stands on one height is cut where a gap stays open over several rows (a gutter)
+or is wider than any space. Which columns are prose and which are cells of a table is `pdf_tables`'s business,
+and their order `pdf_order`'s.
+"""
+
+import bisect
+import dataclasses
+import itertools
+import statistics
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+from datapipe.sources.pdf_words import Box, Style, Word
+
+_CORE = 0.7  # of the size, above the baseline: the part of a line that no other line reaches into
+_SAME_ROW_FRAC = 0.5  # of the smaller core; raised and lowered words share more than that with their line
+_MIN_GUTTER = 0.75  # of the size; \columnsep of two-column papers is 1.0, a stretched space up to 0.6
+_MIN_GUTTER_ROWS = 3  # with text on both sides
+_WIDE_GUTTER = 2.0  # of the size; for these two rows are enough
+_WIDE_GAP = 4.0  # of the size; wider than any space: one row is enough
+_SPACE = 0.15  # of the size; words that were not drawn one after the other are parted by wider gaps
+_WIDE_SPACE = 0.25  # of the size; as wide a gap is a space even where pdfium saw none
+_SAME_PLACE = 0.15  # of the size; letters drawn twice to look bold
+_MIRRORED = str.maketrans("()[]{}<>«»", ")(][}{><»«")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """Words that are read one after the other. `style` is that of most of its letters."""
+
+    text: str
+    box: Box
+    baseline: float
+    style: Style
+    num_words: int
+    body_x0: float  # where its second word begins; a bullet or number may be the first
+    is_bold: bool  # all of it
+    is_mono: bool  # all of it
+    char_width: float  # mean width of a character
+
+
+@dataclasses.dataclass(slots=True)
+class Row:
+    """Words on one height, from left to right."""
+
+    words: list[Word]
+    top: float  # of the core
+    bottom: float
+
+    @property
+    def size(self) -> float:
+        """Font size of most of its words."""
+        return statistics.median_low(word.style.size for word in self.words)
+
+
+@dataclasses.dataclass(slots=True)
+class Gutter:
+    """White between columns: from x0 to x1, over rows `first` to `last`."""
+
+    x0: float
+    x1: float
+    first: int
+    last: int
+    num_between: int  # rows with text on both sides
+
+
+def rows(words: Iterable[Word]) -> list[Row]:
+    """Return the words in rows, from top to bottom. Raised and lowered words stay with their line."""
+    found: list[Row] = []
+    for word in sorted(words, key=lambda w: (w.baseline - _CORE / 2 * w.style.size, w.x0, w.number)):
+        top, bottom = word.baseline - _CORE * word.style.size, word.baseline
+        row = next((r for r in reversed(found[-4:]) if _fits(word, top, bottom, r)), None)
+        if row is None:
+            found.append(Row([word], top, bottom))
+            continue
+        row.words.append(word)
+        if bottom - top > row.bottom - row.top:
+            row.top, row.bottom = top, bottom
+    for row in found:
+        row.words = _once(sorted(row.words, key=lambda w: (w.x0, w.number)))
+    found.sort(key=lambda r: (r.bottom, r.words[0].x0))
+    return found
+
+
+def _fits(word: Word, top: float, bottom: float, row: Row) -> bool:
+    """Return whether a word stands in a row and not in a line of its own above or below some of it."""
+    if not _overlaps(top, bottom, row.top, row.bottom):
+        return False
+    for other in row.words:
+        shared = min(word.x1, other.x1) - max(word.x0, other.x0)
+        if shared > 0.3 * min(word.x1 - word.x0, other.x1 - other.x0):
+            core = _CORE * other.style.size
+            if not _overlaps(top, bottom, other.baseline - core, other.baseline):
+                return False
+    return True
+
+
+def _overlaps(top: float, bottom: float, other_top: float, other_bottom: float) -> bool:
+    shared = min(bottom, other_bottom) - max(top, other_top)
+    return shared >= _SAME_ROW_FRAC * min(bottom - top, other_bottom - other_top)
+
+
+def _once(words: list[Word]) -> list[Word]:
+    """Return the words without those drawn a second time, slightly shifted, to look bold or shaded."""
+    kept: list[Word] = []
+    for word in words:
+        near = _SAME_PLACE * word.style.size
+        if not any(
+            word.text == other.text
+            and word.x0 - other.x0 <= near
+            and abs(word.baseline - other.baseline) <= near
+            and word.number != other.number + 1
+            for other in kept[-3:]
+        ):
+            kept.append(word)
+    return kept
+
+
+def gutters(rows: Sequence[Row], obstacles: Sequence[Box]) -> list[Gutter]:
+    """Return the white strips between columns, from top to bottom.
+
+    A strip ends at a row whose text crosses it, and at an obstacle (a picture, a line) that does.
+    """
+    done: list[Gutter] = []
+    active: list[Gutter] = []
+    walls = sorted(obstacles, key=lambda box: box.y0)
+    for number, row in enumerate(rows):
+        minimum = _MIN_GUTTER * row.size
+        taken = _solid(row, minimum)
+        if number:
+            above, below = rows[number - 1].bottom, row.bottom
+            for wall in walls[bisect.bisect_left(walls, above, key=lambda b: b.y0) :]:
+                if wall.y0 >= below:
+                    break
+                done += [g for g in active if wall.x0 < g.x0 and wall.x1 > g.x1]
+                active = [g for g in active if not (wall.x0 < g.x0 and wall.x1 > g.x1)]
+        going = []
+        for gutter in active:
+            free = _free_part(taken, gutter, minimum)
+            if free is None:
+                done.append(gutter)
+                continue
+            gutter.x0, gutter.x1 = free
+            if taken[0][0] < gutter.x0 and taken[-1][1] > gutter.x1:
+                gutter.num_between += 1
+                gutter.last = number
+            going.append(gutter)
+        covered = [(g.x0, g.x1) for g in going]
+        for (_, left), (right, _) in itertools.pairwise(taken):
+            if not any(x0 < right and x1 > left for x0, x1 in covered):
+                going.append(Gutter(left, right, number, number, 1))
+        active = going
+    return [g for g in done + active if _is_gutter(g, rows)]
+
+
+def _is_gutter(gutter: Gutter, rows: Sequence[Row]) -> bool:
+    if gutter.num_between >= _MIN_GUTTER_ROWS:
+        return True
+    size = max(row.size for row in rows[gutter.first : gutter.last + 1])
+    return gutter.num_between == 2 and gutter.x1 - gutter.x0 >= _WIDE_GUTTER * size
+
+
+def _solid(row: Row, minimum: float) -> list[tuple[float, float]]:
+    """Return the stretches of a row in which no gap is as wide as a gutter."""
+    taken = [(row.words[0].x0, row.words[0].x1)]
+    for word in row.words[1:]:
+        start, end = taken[-1]
+        if word.x0 - end >= minimum:
+            taken.append((word.x0, word.x1))
+        else:
+            taken[-1] = (start, max(end, word.x1))
+    return taken
+
+
+def _free_part(
+    taken: list[tuple[float, float]], gutter: Gutter, minimum: float
+) -> tuple[float, float] | None:
+    """Return the widest part of a gutter that a row leaves free, None where it is too narrow."""
+    free, start = [], gutter.x0
+    for left, right in taken:
+        if right <= start:
+            continue
+        if left >= gutter.x1:
+            break
+        free.append((start, left))
+        start = right
+    free.append((start, gutter.x1))
+    x0, x1 = max(free, key=lambda part: part[1] - part[0])
+    return (x0, x1) if x1 - x0 >= minimum else None
+
+
+def segments(rows: Sequence[Row], gutters: Sequence[Gutter]) -> list[list[list[Word]]]:
+    """Return each row's words cut at the gutters that pass it, and where a gap is wider than any space."""
+    result = []
+    for number, row in enumerate(rows):
+        cuts = sorted((g.x0 + g.x1) / 2 for g in gutters if g.first <= number <= g.last)
+        parts: list[list[Word]] = []
+        end = part = None
+        for word in row.words:
+            place = bisect.bisect_right(cuts, (word.x0 + word.x1) / 2)
+            if end is None or place != part or word.x0 - end > _WIDE_GAP * max(row.size, word.style.size):
+                parts.append([])
+                end = word.x1
+            parts[-1].append(word)
+            part, end = place, max(end, word.x1)
+        result.append(parts)
+    return result
+
+
+def line(words: list[Word]) -> Line:
+    """Return words from left to right as a line."""
+    box = words[0].box
+    for word in words[1:]:
+        box = box.joined(word.box)
+    lengths: dict[Style, int] = {}
+    for word in words:
+        lengths[word.style] = lengths.get(word.style, 0) + len(word.text)
+    style = max(lengths, key=lambda s: (lengths[s], s))
+    baselines = [w.baseline for w in words if w.style.size == style.size] or [words[0].baseline]
+    num_chars = sum(lengths.values())
+    widths = sum(w.x1 - w.x0 for w in words) / max(1, num_chars)
+    is_mono = all(s.mono for s in lengths)
+    return Line(
+        _joined_mono(words, box.x0, widths) if is_mono else joined(words),
+        box,
+        statistics.median_low(baselines),
+        style,
+        len(words),
+        words[1].x0 if len(words) > 1 else words[0].x0,
+        all(s.bold for s in lengths),
+        is_mono,
+        widths,
+    )
+
+
+def joined(words: list[Word]) -> str:
+    """Return the text of words from left to right, spaces where the page has them, in logical order."""
+    if any(_is_right_to_left(word.text) for word in words):
+        words = _logical(words)
+    text = [words[0].text]
+    for first, second in itertools.pairwise(words):
+        if _is_parted(first, second):
+            text.append(" ")
+        text.append(second.text)
+    return "".join(text)
+
+
+def _is_parted(first: Word, second: Word) -> bool:
+    gap = max(second.x0 - first.x1, first.x0 - second.x1)
+    size = min(first.style.size, second.style.size)
+    if abs(second.number - first.number) == 1:
+        return max(first, second, key=lambda w: w.number).spaced or gap > _WIDE_SPACE * size
+    return gap > _SPACE * size
+
+
+def _joined_mono(words: list[Word], x0: float, char_width: float) -> str:
+    """Return the text of words of a font of one width, with as many spaces as would fill the gaps."""
+    text = ""
+    for word in words:
+        column = round((word.x0 - x0) / char_width) if char_width > 0 else len(text)
+        gap = max(column - len(text), int(bool(text) and word.spaced))
+        text += " " * min(gap, 200) + word.text
+    return text
+
+
+def _is_right_to_left(text: str) -> bool:
+    return not text.isascii() and any(unicodedata.bidirectional(c) in ("R", "AL") for c in text)
+
+
+def _is_left_to_right(text: str) -> bool:
+    return any(unicodedata.bidirectional(c) == "L" for c in text)
+
+
+def _logical(words: list[Word]) -> list[Word]:
+    """Return words as seen from left to right in the order they are read, where some run from the right.
+
+    pdfium turns the letters within a word. Numbers and marks between two words go with the words around them;
+    the line runs as most of its letters do.
+    """
+    kinds = ["R" if _is_right_to_left(w.text) else "L" if _is_left_to_right(w.text) else "" for w in words]
+    num_right = sum(len(w.text) for w, kind in zip(words, kinds, strict=True) if kind == "R")
+    base = "R" if 2 * num_right > sum(len(w.text) for w in words) else "L"
+    for i, kind in enumerate(kinds):
+        if not kind:
+            before = next((k for k in reversed(kinds[:i]) if k), base)
+            after = next((k for k in kinds[i + 1 :] if k), base)
+            kinds[i] = before if before == after else base
+    runs: list[tuple[str, list[Word]]] = []
+    for word, kind in zip(words, kinds, strict=True):
+        if not runs or runs[-1][0] != kind:
+            runs.append((kind, []))
+        runs[-1][1].append(word)
+    ordered = reversed(runs) if base == "R" else runs
+    return [word for kind, run in ordered for word in (reversed(run) if kind == "R" else run)]

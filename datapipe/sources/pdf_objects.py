@@ -1,0 +1,259 @@
+"""What a PDF page draws beside text: pictures with their places, ruled lines, and drawings.
+
+Owns the walk over the objects of a page, forms within forms included, and what a path is: a ruled line, the
+edges of a box, or a piece of a drawing. Does not decode pictures (`pdf_pictures`).
+"""
+
+import ctypes
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pypdfium2 as pdfium
+import pypdfium2.raw as pdfium_c
+
+from datapipe.sources.pdf_words import Box, Frame
+
+MAX_OBJECTS = 200_000  # of one page; the rest of a map with more is not looked at
+_MAX_DEPTH = 12  # forms within forms
+_MAX_SEGMENTS = 2_000  # of one path that are looked at
+_THIN = 3.0  # points; a path less wide or high is a line
+_MIN_RULE = 6.0  # points; shorter lines rule nothing
+_WHITE = 250  # of 255
+_STRAIGHT = 0.5  # points
+
+
+class Matrix(NamedTuple):
+    """An affine map: (x, y) to (a x + c y + e, b x + d y + f)."""
+
+    a: float
+    b: float
+    c: float
+    d: float
+    e: float
+    f: float
+
+    def then(self, outer: "Matrix") -> "Matrix":
+        """Return this map followed by another."""
+        return Matrix(
+            self.a * outer.a + self.b * outer.c,
+            self.a * outer.b + self.b * outer.d,
+            self.c * outer.a + self.d * outer.c,
+            self.c * outer.b + self.d * outer.d,
+            self.e * outer.a + self.f * outer.c + outer.e,
+            self.e * outer.b + self.f * outer.d + outer.f,
+        )
+
+    def point(self, x: float, y: float) -> tuple[float, float]:
+        """Return where a point goes."""
+        return self.a * x + self.c * y + self.e, self.b * x + self.d * y + self.f
+
+    def bounds(
+        self, left: float, bottom: float, right: float, top: float
+    ) -> tuple[float, float, float, float]:
+        """Return the smallest upright rectangle around where a rectangle goes."""
+        corners = [self.point(x, y) for x in (left, right) for y in (bottom, top)]
+        xs, ys = [x for x, _ in corners], [y for _, y in corners]
+        return min(xs), min(ys), max(xs), max(ys)
+
+
+_IDENTITY = Matrix(1, 0, 0, 1, 0, 0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placed:
+    """A picture on a page. `matrix` maps its unit square to the page as drawn; `box` is what shows of it."""
+
+    raw: Any
+    matrix: Matrix
+    box: Box
+    full: Box  # with what is clipped away
+    width: int  # pixels
+    height: int
+    mark: int  # marked content id, -1 where it has none
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Path:
+    """A piece of a drawing."""
+
+    box: Box
+    is_curved: bool  # or slanting: no edge of a table or box
+    is_filled: bool
+
+
+@dataclasses.dataclass(slots=True)
+class Objects:
+    """What a page draws beside text. Ruled lines are boxes of hardly any width or height."""
+
+    pictures: list[Placed]
+    rules: list[Box]
+    paths: list[Path]
+    is_cut: bool  # more objects than are looked at
+
+
+def objects(page: pdfium.PdfPage, frame: Frame) -> Objects:
+    """Return the pictures, lines and drawings of a page, in the frame."""
+    found = Objects([], [], [], False)
+    shown = Box(0.0, 0.0, frame.width, frame.height)
+    for number, (raw, kind, matrix) in enumerate(_walk(page)):
+        if number >= MAX_OBJECTS:
+            found.is_cut = True
+            break
+        if kind == pdfium_c.FPDF_PAGEOBJ_IMAGE:
+            placed = _placed(raw, matrix, frame)
+            if placed is not None:
+                found.pictures.append(placed)
+            continue
+        box = _bounds(raw, matrix, frame)
+        if box is None or box.x1 < 0 or box.y1 < 0 or box.x0 > shown.x1 or box.y0 > shown.y1:
+            continue
+        if kind == pdfium_c.FPDF_PAGEOBJ_PATH:
+            _add_path(found, raw, matrix, box, frame)
+        elif kind == pdfium_c.FPDF_PAGEOBJ_SHADING:
+            found.paths.append(Path(box, False, True))
+    return found
+
+
+def _walk(page: pdfium.PdfPage) -> Iterator[tuple[Any, int, Matrix]]:
+    """Yield each object that is no text and no form, with its kind and the map of the forms it is in."""
+    pending: list[Iterator[tuple[Any, Matrix, int]]] = [_children(page.raw, None, _IDENTITY, 0)]
+    while pending:
+        entry = next(pending[-1], None)
+        if entry is None:
+            pending.pop()
+            continue
+        raw, matrix, depth = entry
+        kind = pdfium_c.FPDFPageObj_GetType(raw)
+        if kind == pdfium_c.FPDF_PAGEOBJ_FORM:
+            if depth < _MAX_DEPTH:
+                pending.append(_children(None, raw, _matrix(raw).then(matrix), depth + 1))
+        elif kind != pdfium_c.FPDF_PAGEOBJ_TEXT:
+            yield raw, kind, matrix
+
+
+def _children(page: Any, form: Any, matrix: Matrix, depth: int) -> Iterator[tuple[Any, Matrix, int]]:
+    count = pdfium_c.FPDFPage_CountObjects(page) if form is None else pdfium_c.FPDFFormObj_CountObjects(form)
+    for index in range(count):
+        if form is None:
+            raw = pdfium_c.FPDFPage_GetObject(page, index)
+        else:
+            raw = pdfium_c.FPDFFormObj_GetObject(form, index)
+        if raw:
+            yield raw, matrix, depth
+
+
+def _matrix(raw: Any) -> Matrix:
+    found = pdfium_c.FS_MATRIX()
+    pdfium_c.FPDFPageObj_GetMatrix(raw, found)
+    return Matrix(found.a, found.b, found.c, found.d, found.e, found.f)
+
+
+def _bounds(raw: Any, matrix: Matrix, frame: Frame) -> Box | None:
+    left, bottom, right, top = (ctypes.c_float() for _ in range(4))
+    if not pdfium_c.FPDFPageObj_GetBounds(raw, left, bottom, right, top):
+        return None
+    edges = left.value, bottom.value, right.value, top.value
+    return frame.box(*(edges if matrix is _IDENTITY else matrix.bounds(*edges)))
+
+
+def _placed(raw: Any, outer: Matrix, frame: Frame) -> Placed | None:
+    """Return a picture with its place, None where nothing of it shows."""
+    matrix = _matrix(raw).then(outer)
+    full = frame.box(*matrix.bounds(0, 0, 1, 1))
+    shown = _shared(full, Box(0.0, 0.0, frame.width, frame.height))
+    clip = _clip(raw, outer, frame)
+    if shown is not None and clip is not None:
+        shown = _shared(shown, clip)
+    width, height = ctypes.c_uint(), ctypes.c_uint()
+    pdfium_c.FPDFImageObj_GetImagePixelSize(raw, width, height)
+    if shown is None or not width.value or not height.value:
+        return None
+    mark = pdfium_c.FPDFPageObj_GetMarkedContentID(raw)
+    return Placed(raw, matrix, shown, full, width.value, height.value, mark)
+
+
+def _shared(box: Box, other: Box) -> Box | None:
+    x0, y0 = max(box.x0, other.x0), max(box.y0, other.y0)
+    x1, y1 = min(box.x1, other.x1), min(box.y1, other.y1)
+    return Box(x0, y0, x1, y1) if x1 > x0 and y1 > y0 else None
+
+
+def _clip(raw: Any, outer: Matrix, frame: Frame) -> Box | None:
+    """Return the box in which an object shows, None where nothing clips it."""
+    clip = pdfium_c.FPDFPageObj_GetClipPath(raw)
+    if not clip:
+        return None
+    result: Box | None = None
+    for path in range(max(0, pdfium_c.FPDFClipPath_CountPaths(clip))):
+        count = pdfium_c.FPDFClipPath_CountPathSegments(clip, path)
+        segments = (
+            pdfium_c.FPDFClipPath_GetPathSegment(clip, path, i)
+            for i in range(min(max(0, count), _MAX_SEGMENTS))
+        )
+        points = [outer.point(*_point(segment)) for segment in segments]
+        if not points:
+            continue
+        xs, ys = [x for x, _ in points], [y for _, y in points]
+        box = frame.box(min(xs), min(ys), max(xs), max(ys))
+        result = box if result is None else _shared(result, box) or Box(0.0, 0.0, 0.0, 0.0)
+    return result
+
+
+def _point(segment: Any) -> tuple[float, float]:
+    x, y = ctypes.c_float(), ctypes.c_float()
+    pdfium_c.FPDFPathSegment_GetPoint(segment, x, y)
+    return x.value, y.value
+
+
+def _add_path(found: Objects, raw: Any, outer: Matrix, box: Box, frame: Frame) -> None:
+    """Take in a path: as ruled lines, and as a piece of a drawing where it is more than lines."""
+    fill, stroke = ctypes.c_int(), ctypes.c_int()
+    pdfium_c.FPDFPath_GetDrawMode(raw, fill, stroke)
+    is_filled = bool(fill.value) and not (not stroke.value and _is_white(raw))
+    if not is_filled and not stroke.value:
+        return
+    width, height = box.x1 - box.x0, box.y1 - box.y0
+    if min(width, height) <= _THIN:
+        if max(width, height) >= _MIN_RULE:
+            found.rules.append(box)
+        found.paths.append(Path(box, False, is_filled))
+        return
+    edges, is_curved = _edges(raw, _matrix(raw).then(outer), frame)
+    if not is_curved and (stroke.value or len(edges) <= 4):
+        found.rules += edges
+    found.paths.append(Path(box, is_curved, is_filled))
+
+
+def _is_white(raw: Any) -> bool:
+    red, green, blue, alpha = (ctypes.c_uint() for _ in range(4))
+    if not pdfium_c.FPDFPageObj_GetFillColor(raw, red, green, blue, alpha):
+        return False
+    return min(red.value, green.value, blue.value) >= _WHITE or not alpha.value
+
+
+def _edges(raw: Any, matrix: Matrix, frame: Frame) -> tuple[list[Box], bool]:
+    """Return the upright straight lines of a path, and whether it has others."""
+    edges: list[Box] = []
+    start = last = (0.0, 0.0)
+    for index in range(min(pdfium_c.FPDFPath_CountSegments(raw), _MAX_SEGMENTS)):
+        segment = pdfium_c.FPDFPath_GetPathSegment(raw, index)
+        kind = pdfium_c.FPDFPathSegment_GetType(segment)
+        point = matrix.point(*_point(segment))
+        if kind == pdfium_c.FPDF_SEGMENT_BEZIERTO:
+            return [], True
+        ends = [point]
+        if kind == pdfium_c.FPDF_SEGMENT_MOVETO:
+            start, ends = point, []
+        if pdfium_c.FPDFPathSegment_GetClose(segment):
+            ends.append(start)
+        for end in ends:
+            across, along = abs(end[0] - last[0]), abs(end[1] - last[1])
+            if min(across, along) > _STRAIGHT:
+                return [], True
+            if max(across, along) >= _MIN_RULE:
+                xs, ys = sorted((last[0], end[0])), sorted((last[1], end[1]))
+                edges.append(frame.box(xs[0], ys[0], xs[1], ys[1]))
+            last = end
+        last = point if not ends else ends[-1]
+    return edges, False

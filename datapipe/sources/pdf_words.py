@@ -1,0 +1,427 @@
+"""The words of a PDF page with their places, as pdfium reports the glyphs.
+
+Owns the way from glyphs to words: which glyphs touch, their font and size, and the frame in which they are
+upright. Knows nothing of lines and columns (`pdf_lines`, `pdf_order`).
+
+A frame is the page turned by quarter turns, its corner at the top left, y downwards, in points (1/72 inch).
+The page's main frame is the one in which most of its text is upright.
+"""
+
+import ctypes
+import math
+import unicodedata
+from typing import Any, NamedTuple
+
+import pypdfium2 as pdfium
+import pypdfium2.raw as pdfium_c
+
+HYPHEN = "\N{SOFT HYPHEN}"  # stands for every hyphen that pdfium takes for one at a line's end
+MAX_GLYPHS = 400_000  # of one page; beyond them it is no text to read
+_SLANT_DEGREES = 7.0  # text turned further from every quarter turn is slanted: a watermark, a label
+_PDFIUM_HYPHENS = (0x02, 0xFFFE)
+_SPACES = frozenset(
+    (
+        0x09,
+        0x0A,
+        0x0D,
+        0x20,
+        0xA0,
+        0x1680,
+        *range(0x2000, 0x200C),
+        0x2028,
+        0x2029,
+        0x202F,
+        0x205F,
+        0x3000,
+        0xFEFF,
+    )
+)
+_SYMBOLS = {
+    0xF0B7: "•",
+    0xF0A7: "▪",
+    0xF0D8: "➢",
+    0xF0FC: "✓",
+    0xF0E0: "→",
+    0xF0DE: "⇒",
+    0xF02D: "-",
+    0xF076: "❖",
+}
+_GAP = 0.2  # of the size; glyphs further apart are not of one word
+_SHIFT = 0.15  # of the size; glyphs shifted further across the line are raised, or of another font
+_FORCE_BOLD, _ITALIC, _FIXED_PITCH = 1 << 18, 1 << 6, 1  # PDF 32000-1, table 123: font flags
+_BOLD_WEIGHT = 600
+_BOLD_NAMES = ("bold", "black", "heavy", "semibold", "demi", "cmbx", "sfbx", "cmssbx")
+_MONO_NAMES = (
+    "mono",
+    "courier",
+    "consol",
+    "menlo",
+    "monaco",
+    "cmtt",
+    "typewriter",
+    "inconsolata",
+    "lettergothic",
+    "sftt",
+    "ectt",
+    "cmsltt",
+    "lmtt",
+    "nimbusmon",
+    "txtt",
+    "pcr",
+    "fixed",
+)
+_INVISIBLE = 3  # PDF 32000-1, table 106: text rendering mode
+
+
+class Box(NamedTuple):
+    """A rectangle in a frame."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+    def joined(self, other: "Box") -> "Box":
+        """Return the smallest box around both."""
+        return Box(
+            min(self.x0, other.x0), min(self.y0, other.y0), max(self.x1, other.x1), max(self.y1, other.y1)
+        )
+
+    def overlap(self, other: "Box") -> float:
+        """Return the area of what both share."""
+        width = min(self.x1, other.x1) - max(self.x0, other.x0)
+        height = min(self.y1, other.y1) - max(self.y0, other.y0)
+        return width * height if width > 0 and height > 0 else 0.0
+
+    @property
+    def area(self) -> float:
+        """Width times height."""
+        return (self.x1 - self.x0) * (self.y1 - self.y0)
+
+
+class Style(NamedTuple):
+    """How a word is set. `size` is what the page shows, in points."""
+
+    size: float
+    bold: bool = False
+    italic: bool = False
+    mono: bool = False
+    hidden: bool = False
+
+
+class Word(NamedTuple):
+    """Glyphs that touch, in one style, on one baseline.
+
+    `number` counts the words of a page in the order they were drawn; `spaced` is whether a space parts it
+    from the word drawn before.
+    """
+
+    text: str
+    x0: float
+    x1: float
+    baseline: float
+    style: Style
+    number: int
+    spaced: bool
+
+    @property
+    def box(self) -> Box:
+        """What the word covers, from capital letters' tops to descenders."""
+        size = self.style.size
+        return Box(self.x0, self.baseline - 0.75 * size, self.x1, self.baseline + 0.25 * size)
+
+
+class Frame(NamedTuple):
+    """The page turned clockwise by quarter turns; left, bottom, right, top are its edges as drawn."""
+
+    quarter_turns: int
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    @property
+    def width(self) -> float:
+        """Width of the turned page."""
+        return self.top - self.bottom if self.quarter_turns % 2 else self.right - self.left
+
+    @property
+    def height(self) -> float:
+        """Height of the turned page."""
+        return self.right - self.left if self.quarter_turns % 2 else self.top - self.bottom
+
+    def box(self, left: float, bottom: float, right: float, top: float) -> Box:
+        """Return a rectangle of the page as drawn in this frame."""
+        match self.quarter_turns:
+            case 0:
+                return Box(left - self.left, self.top - top, right - self.left, self.top - bottom)
+            case 1:
+                return Box(bottom - self.bottom, left - self.left, top - self.bottom, right - self.left)
+            case 2:
+                return Box(self.right - right, bottom - self.bottom, self.right - left, top - self.bottom)
+        return Box(self.top - top, self.right - right, self.top - bottom, self.right - left)
+
+    def turned(self, box: Box, quarter_turns: int) -> Box:
+        """Return a box of this frame in the frame of as many quarter turns."""
+        match self.quarter_turns:
+            case 0:
+                drawn = (box.x0 + self.left, self.top - box.y1, box.x1 + self.left, self.top - box.y0)
+            case 1:
+                drawn = (box.y0 + self.left, box.x0 + self.bottom, box.y1 + self.left, box.x1 + self.bottom)
+            case 2:
+                drawn = (self.right - box.x1, box.y0 + self.bottom, self.right - box.x0, box.y1 + self.bottom)
+            case _:
+                drawn = (self.right - box.y1, self.top - box.x1, self.right - box.y0, self.top - box.x0)
+        return self._replace(quarter_turns=quarter_turns).box(*drawn)
+
+
+class Text(NamedTuple):
+    """The words of a page by the quarter turns of their frames, and what was found on the way."""
+
+    frame: Frame  # the main one
+    words: dict[int, list[Word]]
+    slanted: list[str]
+    num_glyphs: int
+    num_unmapped: int  # glyphs that stand for no known character
+
+
+def words(page: pdfium.PdfPage) -> Text:
+    """Return the words of a page.
+
+    Raises:
+        pypdfium2.PdfiumError: the page's text cannot be had.
+    """
+    edges = page.get_bbox()
+    rotation = page.get_rotation() // 90
+    textpage = page.get_textpage()
+    try:
+        num_glyphs = textpage.count_chars()
+        if num_glyphs > MAX_GLYPHS:
+            return Text(Frame(rotation, *edges), {}, [], num_glyphs, num_glyphs)
+        reader = _Reader(textpage, edges)
+        reader.read(num_glyphs)
+    finally:
+        textpage.close()
+    frame = Frame(_main_turns(reader.words, rotation), *edges)
+    return Text(frame, reader.words, reader.slanted(), reader.num_glyphs, reader.num_unmapped)
+
+
+def _main_turns(words: dict[int, list[Word]], rotation: int) -> int:
+    """Return the quarter turns by which most of the text is upright; visible text counts before hidden."""
+    lengths = [
+        (
+            sum(len(w.text) for w in words[turns] if not w.style.hidden),
+            sum(len(w.text) for w in words[turns]),
+            -turns,
+        )
+        for turns in words
+    ]
+    return -max(lengths)[2] if lengths else rotation
+
+
+def _fast(function: Any, result: Any, *arguments: Any) -> Any:
+    """Return a function of pdfium that takes plain pointers: each glyph costs some calls, at half price."""
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    return ctypes.CFUNCTYPE(result, *arguments)(address)
+
+
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int
+_unicode = _fast(pdfium_c.FPDFText_GetUnicode, ctypes.c_uint, _POINTER, _INT)
+_loose_box = _fast(pdfium_c.FPDFText_GetLooseCharBox, _INT, _POINTER, _INT, _POINTER)
+_text_object = _fast(pdfium_c.FPDFText_GetTextObject, _POINTER, _POINTER, _INT)
+
+
+class _Run(NamedTuple):
+    """How the glyphs of a text object are set: `quarter_turns` is None where they are slanted."""
+
+    style: Style
+    quarter_turns: int | None
+
+
+class _Open:
+    """The word that is being read. Places are along its line, growing in drawing direction."""
+
+    __slots__ = ("baseline", "begin", "end", "high", "low", "run", "sides", "spaced", "text")
+
+    def __init__(self, run: _Run, baseline: float, sides: tuple[float, float], spaced: bool) -> None:
+        self.run, self.baseline, self.sides, self.spaced = run, baseline, sides, spaced
+        self.text: list[str] = []
+        self.low = self.begin = math.inf  # of the word, and of its last glyph
+        self.high = self.end = -math.inf
+
+    def goes_on(self, low: float, high: float, sides: tuple[float, float]) -> bool:
+        """Return whether a glyph at this place touches the last one and stands on the same line."""
+        size = self.run.style.size
+        if sides != self.sides:  # exact but for glyphs that stick out
+            (a, b), (c, d) = sides, self.sides
+            if abs(a - c) > _SHIFT * size or abs(b - d) > _SHIFT * size:
+                return False
+        return max(low - self.end, self.begin - high) <= _GAP * size
+
+
+class _Reader:
+    """Collects glyphs to words, in the order in which they were drawn."""
+
+    def __init__(self, textpage: pdfium.PdfTextPage, edges: tuple[float, float, float, float]) -> None:
+        self.textpage, self.edges = textpage, edges
+        self.address = ctypes.cast(textpage.raw, _POINTER).value
+        self.words: dict[int, list[Word]] = {}
+        self.num_glyphs = self.num_unmapped = 0
+        self._num_words = 0
+        self._slanted: list[list[str]] = []
+        self._runs: dict[int, _Run] = {}
+        self._fonts: dict[int, tuple[bool, bool, bool]] = {}
+        self._rect = pdfium_c.FS_RECTF()
+
+    def read(self, num_glyphs: int) -> None:
+        """Read all glyphs of the page."""
+        rect, address, where = self._rect, self.address, ctypes.addressof(self._rect)
+        word: _Open | None = None
+        spaced = True
+        for index in range(num_glyphs):
+            code = _unicode(address, index)
+            if code in _SPACES:
+                spaced = True
+                continue
+            _loose_box(address, index, where)
+            left, bottom, right, top = rect.left, rect.bottom, rect.right, rect.top
+            if word is not None and not spaced:
+                low, high, sides = _along(word.run.quarter_turns, left, bottom, right, top)
+                if not word.goes_on(low, high, sides) and not unicodedata.combining(chr(code)):
+                    self._finish(word)
+                    word = None
+            elif word is not None:
+                self._finish(word)
+                word = None
+            if word is None:
+                run = self._run(index)
+                low, high, sides = _along(run.quarter_turns, left, bottom, right, top)
+                word = _Open(run, self._baseline(index, run), sides, spaced)
+                spaced = False
+            word.text.append(self._character(code))
+            word.begin, word.end = low, high
+            if low < word.low:
+                word.low = low
+            if high > word.high:
+                word.high = high
+        if word is not None:
+            self._finish(word)
+
+    def slanted(self) -> list[str]:
+        """Return the slanted texts, each as it was drawn."""
+        return [" ".join(words) for words in self._slanted]
+
+    def _finish(self, word: _Open) -> None:
+        """Add a word to those of its frame."""
+        text = _tidy("".join(word.text))
+        turns, style = word.run.quarter_turns, word.run.style
+        if not text or not math.isfinite(word.low) or not math.isfinite(word.high - word.low):
+            return
+        if turns is None:
+            if word.spaced or not self._slanted:
+                self._slanted.append([])
+            self._slanted[-1].append(text)
+            return
+        left, bottom, right, top = self.edges
+        shift = (-left, -bottom, right, top)[turns]
+        length = (right - left, top - bottom)[turns % 2]
+        across = (top - bottom, right - left)[turns % 2]
+        x0, x1 = word.low + shift, word.high + shift
+        if x1 < 0 or x0 > length or word.baseline < 0 or word.baseline - style.size > across:
+            style = style._replace(hidden=True)  # outside of what the page shows
+        self.words.setdefault(turns, []).append(
+            Word(text, x0, x1, word.baseline, style, self._num_words, word.spaced)
+        )
+        self._num_words += 1
+
+    def _character(self, code: int) -> str:
+        self.num_glyphs += 1
+        if code in _PDFIUM_HYPHENS:
+            return HYPHEN
+        if code >= 0xE000 and (code <= 0xF8FF or code >= 0xFFFD):
+            known = _SYMBOLS.get(code)
+            self.num_unmapped += known is None
+            return known or "\N{REPLACEMENT CHARACTER}"
+        if code < 32:
+            self.num_unmapped += 1
+            return "\N{REPLACEMENT CHARACTER}"
+        return chr(code)
+
+    def _baseline(self, index: int, run: _Run) -> float:
+        """Return where in its frame the line of a glyph stands, downwards."""
+        x, y = ctypes.c_double(), ctypes.c_double()
+        pdfium_c.FPDFText_GetCharOrigin(self.textpage.raw, index, x, y)
+        left, bottom, right, top = self.edges
+        return (top - y.value, x.value - left, y.value - bottom, right - x.value)[run.quarter_turns or 0]
+
+    def _run(self, index: int) -> _Run:
+        """Return how a glyph is set, which its whole text object shares."""
+        key = _text_object(self.address, index) or 0
+        if key not in self._runs:
+            self._runs[key] = self._new_run(index)
+        return self._runs[key]
+
+    def _new_run(self, index: int) -> _Run:
+        matrix = pdfium_c.FS_MATRIX()
+        raw = self.textpage.raw
+        pdfium_c.FPDFText_GetMatrix(raw, index, matrix)
+        degrees = math.degrees(math.atan2(matrix.b, matrix.a))
+        turns = round(degrees / 90)
+        is_slanted = abs(degrees - 90 * turns) > _SLANT_DEGREES
+        size = abs(pdfium_c.FPDFText_GetFontSize(raw, index)) * math.hypot(matrix.c, matrix.d)
+        rect = self._rect
+        height = rect.right - rect.left if turns % 2 else rect.top - rect.bottom
+        if not is_slanted and not 0.3 * height < size < 3 * height:  # fonts made of drawings count otherwise
+            size = height
+        text_object = pdfium_c.FPDFText_GetTextObject(raw, index)
+        hidden, bold, italic, mono = False, False, False, False
+        if text_object:
+            hidden = pdfium_c.FPDFTextObj_GetTextRenderMode(text_object) == _INVISIBLE
+            bold, italic, mono = self._font(text_object)
+        return _Run(Style(round(size, 1), bold, italic, mono, hidden), None if is_slanted else turns % 4)
+
+    def _font(self, text_object: Any) -> tuple[bool, bool, bool]:
+        """Return whether a text object's font is bold, italic, and of one width."""
+        font = pdfium_c.FPDFTextObj_GetFont(text_object)
+        key = ctypes.cast(font, _POINTER).value or 0
+        if key not in self._fonts:
+            self._fonts[key] = _font_kind(font)
+        return self._fonts[key]
+
+
+def _along(
+    quarter_turns: int | None, left: float, bottom: float, right: float, top: float
+) -> tuple[float, float, tuple[float, float]]:
+    """Return where a glyph begins and ends along its line, and its sides across it."""
+    if not quarter_turns:
+        return left, right, (bottom, top)
+    if quarter_turns == 1:
+        return bottom, top, (left, right)
+    if quarter_turns == 2:
+        return -right, -left, (bottom, top)
+    return -top, -bottom, (left, right)
+
+
+def _font_kind(font: Any) -> tuple[bool, bool, bool]:
+    length = pdfium_c.FPDFFont_GetBaseFontName(font, None, 0)
+    buffer = ctypes.create_string_buffer(max(1, length))
+    pdfium_c.FPDFFont_GetBaseFontName(font, buffer, length)
+    name = buffer.value.decode("latin-1").lower().split("+")[-1].replace(" ", "")
+    flags = max(0, pdfium_c.FPDFFont_GetFlags(font))
+    is_bold = bool(flags & _FORCE_BOLD) or any(part in name for part in _BOLD_NAMES)
+    is_bold = is_bold or pdfium_c.FPDFFont_GetWeight(font) >= _BOLD_WEIGHT
+    is_italic = bool(flags & _ITALIC) or "italic" in name or "oblique" in name
+    return is_bold, is_italic, bool(flags & _FIXED_PITCH) or any(part in name for part in _MONO_NAMES)
+
+
+def _tidy(text: str) -> str:
+    """Return text with surrogate pairs, ligatures and letters' presentation forms as plain characters."""
+    if text.isascii():
+        return text
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return "".join(unicodedata.normalize("NFKC", c) if _is_presentation_form(c) else c for c in text)
+
+
+def _is_presentation_form(character: str) -> bool:
+    return "\ufb00" <= character <= "\ufdff" or "\ufe70" <= character <= "\ufefc"
