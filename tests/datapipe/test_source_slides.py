@@ -11,7 +11,7 @@ from pptx.chart.data import BubbleChartData, CategoryChartData, XyChartData
 from pptx.enum.chart import XL_CHART_TYPE
 from pptx.util import Inches
 
-from datapipe.errors import EmptyDocument, Encrypted, FileTooLarge, MalformedMarkup, ReadError
+from datapipe.errors import EmptyDocument, Encrypted, FileTooLarge, MalformedMarkup, UnsupportedFormat
 from datapipe.sources import archive, slides
 from datapipe.sources.items import RawDocument
 from jobs import fetch
@@ -470,7 +470,7 @@ def test_files_that_are_no_deck_are_refused_with_the_reason(monkeypatch: pytest.
     container = archive._OLE_CONTAINER
     with pytest.raises(Encrypted, match="password"):
         slides.read(container + b"\0" * 99 + "EncryptedPackage".encode("utf-16-le"), "x.pptx")
-    with pytest.raises(MalformedMarkup, match="2007"):
+    with pytest.raises(UnsupportedFormat, match="2007"):
         slides.read(container + b"\0" * 99, "x.ppt")
     for broken in (b"", b"PK\3\4 no archive", data[: len(data) // 2]):
         with pytest.raises(MalformedMarkup, match="zip"):
@@ -571,5 +571,5 @@ def test_the_sample_deck_of_iscc_is_read_in_full() -> None:
     assert (document.title, document.lang, len(document.items)) == ("title from metadata", "en", 14)
     assert [i.page for i in document.items] == [1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 5, 5, 5]
     assert 950 < sum(len((i.text or "").split()) for i in document.items) < 1100
-    with pytest.raises(ReadError, match="2007"):
+    with pytest.raises(UnsupportedFormat, match="2007"):
         slides.read((folder / "demo.ppt").read_bytes(), "demo.ppt")
