@@ -41,7 +41,7 @@ class Archive:
         if data.startswith(_OLE_CONTAINER):
             if _ENCRYPTED_PACKAGE in data:
                 raise Encrypted("the file is behind a password")
-            raise MalformedMarkup(
+            raise UnsupportedFormat(
                 "a binary Office file of before 2007 (.doc, .ppt), which nothing here reads"
             )
         try:
