@@ -12,7 +12,7 @@ import zlib
 
 from lxml import etree
 
-from datapipe.errors import Encrypted, FileTooLarge, MalformedMarkup
+from datapipe.errors import Encrypted, FileTooLarge, MalformedMarkup, UnsupportedFormat
 
 MAX_UNPACKED_BYTES = (
     1 << 30
@@ -34,6 +34,7 @@ class Archive:
 
         Raises:
             Encrypted: it is an Office file behind a password.
+            UnsupportedFormat: it is an Office file of before 2007.
             UnsupportedFormat: it is an Office file of before 2007.
             MalformedMarkup: it is no zip archive, or its directory is damaged.
             FileTooLarge: it would unpack to more than the limits.
