@@ -77,12 +77,20 @@ class TooManyPixels(DecodeError):
     """The header announces more pixels than the spec allows."""
 
 
+class MediumTooLong(DecodeError):
+    """A video lasts longer, or has more packets, than the spec allows."""
+
+
 class TruncatedMedium(DecodeError):
     """The file ends before its content does."""
 
 
 class DamagedMedium(DecodeError):
     """The file breaks the rules of its format."""
+
+
+class DetectorMissing(DatapipeError, ValueError):
+    """A spec asks for a detector whose optional package is not installed."""
 
 
 class PlanError(DatapipeError, ValueError):
