@@ -28,22 +28,52 @@ class SourceSpec(BaseModel, frozen=True, extra="forbid"):
     manuals ship many icons."""
 
 
+class VideoSpec(BaseModel, frozen=True, extra="forbid"):
+    """Frames, shot cuts and words of videos."""
+
+    sampling: Literal["fixed", "change"] = "fixed"
+    """`fixed` takes frames at a rate, as M3 does; `change` takes one of each shot, and more where the picture
+    changes, so that a long video of few pictures costs few frames and none is missed."""
+    max_frames: int = Field(default=64, gt=1)
+    """Frames sampled from one video at most."""
+    frames_per_second: float = Field(default=1.0, gt=0)
+    """Sampling rate until `max_frames` is reached; longer videos are sampled evenly. Default: that of M3.
+    With `change`, the densest frames of one shot."""
+    max_frame_side: int = Field(default=672, gt=0)
+    """Sampled frames are shrunk to this longer side, in pixels. Default: M3's picture size."""
+    max_duration_s: float = Field(default=6 * 3600.0, gt=0)
+    """Longer videos are refused. Default: no film is longer; a broken clock is."""
+    max_packets: int = Field(default=2_000_000, gt=0)
+    """Videos with more packets are refused. Default: over six hours at 90 frames a second."""
+    embedded_captions: bool = True
+    """Whether the subtitles inside a video are its words where no caption file is beside it."""
+    speech_model: str | None = None
+    """Folder of a Whisper model for CTranslate2; with it, a video without captions is transcribed (needs the
+    `speech` extra). Empty transcribes nothing: speech costs more than all other preparation."""
+    decode_threads: int = Field(default=1, gt=0)
+    """Threads that decode one video. Default: Ray already gives every core a task. Results do not depend on
+    it."""
+
+
 class IngestSpec(BaseModel, frozen=True, extra="forbid"):
     """Limits under which raw bytes become documents and media."""
 
     documents_per_partition: int = Field(default=64, gt=0)
-    """Files in one partition, the unit of work and of resume."""
+    """Documents in one partition, the unit of work and of resume; a container is cut to fit."""
     max_file_bytes: int = Field(default=512 * 1024**2, gt=0)
-    """Larger files go to quarantine, unread."""
+    """Larger files go to quarantine, unread. Of a container, such as a web archive, each document counts."""
+    time_limit_s: float = Field(default=60.0, gt=0)
+    """Longest time for reading one document or decoding one picture or video; then it is given up. Default:
+    long enough for what ends at all (ten minutes of 720p video take half of it on one core), since whether
+    the limit is met depends on the machine. Of a container, one limit for each 64 MiB it is gone through."""
+    memory_limit_bytes: int = Field(default=4 * 1024**3, ge=256 * 1024**2)
+    """Memory that reading one document or decoding one medium may take. Default: several copies of the
+    largest allowed picture, of 16-bit RGBA; one worker may hold so much beside its own partition."""
     max_image_pixels: int = Field(default=89_478_485, gt=0, le=178_956_970)
     """Pictures and videos with more pixels in a frame are refused before decoding. Default: Pillow's warning
     limit (a quarter GiB of pixels); the largest value is its hard stop."""
-    max_frames: int = Field(default=64, gt=1)
-    """Frames sampled from one video at most."""
-    frames_per_second: float = Field(default=1.0, gt=0)
-    """Sampling rate until `max_frames` is reached; longer videos are sampled evenly. Default: that of M3."""
-    max_frame_side: int = Field(default=672, gt=0)
-    """Sampled frames are shrunk to this longer side, in pixels. Default: M3's picture size."""
+    video: VideoSpec = VideoSpec()
+    """Which frames of a video are taken, and its limits."""
 
 
 class CleanSpec(BaseModel, frozen=True, extra="forbid"):
@@ -62,19 +92,22 @@ class CleanSpec(BaseModel, frozen=True, extra="forbid"):
 
 
 class DedupeTextSpec(BaseModel, frozen=True, extra="forbid"):
-    """Exact and MinHash near-duplicate documents by their text."""
+    """Exact and near-duplicate documents by their text and media together."""
 
-    num_permutations: int = Field(default=128, gt=0)
-    """Length of a MinHash signature."""
-    num_bands: int = Field(default=16, gt=0)
-    """LSH bands; 16 bands of 8 of 128 permutations find pairs above a Jaccard similarity of about 0.7."""
     shingle_words: int = Field(default=5, gt=0)
-    """Words in a shingle. Documents with fewer words have no near-duplicates."""
+    """Words in a shingle. A shorter document is one shingle."""
     min_similarity: float = Field(default=0.8, gt=0, le=1)
-    """Candidate pairs are merged when their signatures agree in at least this fraction of positions."""
-    min_words_without_media: int = Field(default=50, ge=0)
-    """Documents with fewer words are duplicates only when they also show the same media: one title or caption
-    may stand with many pictures. From this length on the text decides alone."""
+    """Weighted Jaccard similarity of shingles and media from which two documents are near-duplicates. Candidates
+    are compared exactly, so no pair below it is merged. Default: what MinHash dedupe of web text aims at."""
+    media_words: int = Field(default=25, ge=0)
+    """Shingles a picture or video weighs as much as; 0 compares text alone."""
+    min_text_similarity: float = Field(default=0.6, ge=0, le=1)
+    """Jaccard similarity the shingles must have by themselves where equal media make up for text; at most
+    `min_similarity` counts."""
+    num_permutations: int = Field(default=125, gt=0)
+    """Length of a MinHash signature, which finds candidates only."""
+    num_bands: int = Field(default=25, gt=0, lt=255)
+    """LSH bands. 25 bands of 5 miss one pair in 20,000 at similarity 0.8, and find 1 in 17 at 0.3."""
     seed: int = Field(default=1, ge=0)
     """Seed of the hash permutations."""
     max_drop_frac: float = Field(default=0.9, ge=0, le=1)
@@ -85,6 +118,17 @@ class DedupeTextSpec(BaseModel, frozen=True, extra="forbid"):
         if self.num_permutations % self.num_bands:
             raise ValueError(
                 f"num_bands: {self.num_bands} does not divide num_permutations {self.num_permutations}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _bands_find_similar_pairs(self) -> Self:
+        rows = self.num_permutations // self.num_bands
+        found = 1 - (1 - self.min_similarity**rows) ** self.num_bands
+        if found < 0.9:
+            raise ValueError(
+                f"num_bands: {self.num_bands} bands of {rows} find only {found:.0%} of the pairs at "
+                f"min_similarity {self.min_similarity}; take more bands of fewer permutations"
             )
         return self
 
@@ -115,6 +159,19 @@ class MaskTextSpec(BaseModel, frozen=True, extra="forbid"):
         return roles
 
 
+class MaskVideoSpec(BaseModel, frozen=True, extra="forbid"):
+    """Stretches of video that show nothing."""
+
+    min_black_s: float = Field(default=1.0, gt=0)
+    """Shortest black stretch to drop: shorter ones are the pauses between shots."""
+    min_static_s: float = Field(default=5.0, gt=0)
+    """Shortest stretch in which nothing moves. Its first frame stays: a slide is content, once."""
+    min_logo_s: float = Field(default=2.0, gt=0)
+    """Shortest stretch of an almost empty picture, such as a logo on one colour, at either end of a video."""
+    max_logo_area_frac: float = Field(default=0.15, gt=0, lt=1)
+    """Of the picture, at most, that the logo's box covers. Default: a title with lines of text covers more."""
+
+
 class MaskMediaSpec(BaseModel, frozen=True, extra="forbid"):
     """Pictures that carry no content of their document."""
 
@@ -125,6 +182,45 @@ class MaskMediaSpec(BaseModel, frozen=True, extra="forbid"):
     """Pictures with a shorter side, in pixels, are dropped as `too_small`."""
     max_aspect: float = Field(default=8.0, ge=1)
     """Pictures with a longer side of more than this times the shorter are dropped as `extreme_aspect`."""
+
+
+class ContaminationSpec(BaseModel, frozen=True, extra="forbid"):
+    """Texts and pictures of benchmarks, which training data must not hold."""
+
+    sources: tuple[SourceSpec, ...] = Field(min_length=1)
+    """Folders of the benchmarks, in any format a corpus may have."""
+    ngram_words: int = Field(default=13, gt=1)
+    """Words in a row that tell a benchmark's text. Default: GPT-3's (arXiv 2005.14165, appendix C)."""
+    min_ngram_words: int = Field(default=8, gt=1)
+    """Benchmark texts shorter than `ngram_words` are looked for whole, down to this length; shorter ones are
+    too common to tell. Default: GPT-3's."""
+    max_hash_distance: int = Field(default=4, ge=0, le=16)
+    """Bits of 64 in which the perceptual hashes of a picture and a benchmark's may differ."""
+    action: Literal["drop", "no_loss"] = "drop"
+    """What happens to a hit."""
+    max_document_frac: float = Field(default=0.5, gt=0, le=1)
+    """Documents with a larger fraction of their words in hits are dropped as `contamination`."""
+    max_drop_frac: float = Field(default=0.9, ge=0, le=1)
+    """As in `clean`."""
+
+    @model_validator(mode="after")
+    def _lengths_fit(self) -> Self:
+        if self.min_ngram_words > self.ngram_words:
+            raise ValueError(
+                f"min_ngram_words: {self.min_ngram_words} is above ngram_words {self.ngram_words}"
+            )
+        return self
+
+
+class MaskRegionsSpec(BaseModel, frozen=True, extra="forbid"):
+    """Faces and lines of text in pictures."""
+
+    detectors: tuple[Literal["faces", "text"], ...] = Field(default=("faces",), min_length=1)
+    """What to look for; each needs an optional package, which the error names."""
+    action: Literal["drop", "no_loss"] = "drop"
+    """`drop` paints the region over when the picture is tokenised; `no_loss` only notes it."""
+    max_side: int = Field(default=1024, ge=64)
+    """Pictures are shrunk to this longer side, in pixels, before they are looked at."""
 
 
 class InterleaveSpec(BaseModel, frozen=True, extra="forbid"):
