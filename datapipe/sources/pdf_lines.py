@@ -13,7 +13,8 @@ import statistics
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from datapipe.sources.pdf_words import Box, Style, Word
+from datapipe.sources.pdf_geometry import Box
+from datapipe.sources.pdf_words import Style, Word
 
 _CORE = 0.7  # of the size, above the baseline: the part of a line that no other line reaches into
 _SAME_ROW_FRAC = 0.5  # of the smaller core; raised and lowered words share more than that with their line

@@ -7,12 +7,12 @@ edges of a box, or a piece of a drawing. Does not decode pictures (`pdf_pictures
 import ctypes
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as pdfium_c
 
-from datapipe.sources.pdf_words import Box, Frame
+from datapipe.sources.pdf_geometry import Box, Frame, Matrix
 
 MAX_OBJECTS = 200_000  # of one page; the rest of a map with more is not looked at
 _MAX_DEPTH = 12  # forms within forms
@@ -21,40 +21,6 @@ _THIN = 3.0  # points; a path less wide or high is a line
 _MIN_RULE = 6.0  # points; shorter lines rule nothing
 _WHITE = 250  # of 255
 _STRAIGHT = 0.5  # points
-
-
-class Matrix(NamedTuple):
-    """An affine map: (x, y) to (a x + c y + e, b x + d y + f)."""
-
-    a: float
-    b: float
-    c: float
-    d: float
-    e: float
-    f: float
-
-    def then(self, outer: "Matrix") -> "Matrix":
-        """Return this map followed by another."""
-        return Matrix(
-            self.a * outer.a + self.b * outer.c,
-            self.a * outer.b + self.b * outer.d,
-            self.c * outer.a + self.d * outer.c,
-            self.c * outer.b + self.d * outer.d,
-            self.e * outer.a + self.f * outer.c + outer.e,
-            self.e * outer.b + self.f * outer.d + outer.f,
-        )
-
-    def point(self, x: float, y: float) -> tuple[float, float]:
-        """Return where a point goes."""
-        return self.a * x + self.c * y + self.e, self.b * x + self.d * y + self.f
-
-    def bounds(
-        self, left: float, bottom: float, right: float, top: float
-    ) -> tuple[float, float, float, float]:
-        """Return the smallest upright rectangle around where a rectangle goes."""
-        corners = [self.point(x, y) for x in (left, right) for y in (bottom, top)]
-        xs, ys = [x for x, _ in corners], [y for _, y in corners]
-        return min(xs), min(ys), max(xs), max(ys)
 
 
 _IDENTITY = Matrix(1, 0, 0, 1, 0, 0)
@@ -70,6 +36,7 @@ class Placed:
     full: Box  # with what is clipped away
     width: int  # pixels
     height: int
+    size_bytes: int  # of the file or stream
     mark: int  # marked content id, -1 where it has none
 
 
@@ -169,8 +136,9 @@ def _placed(raw: Any, outer: Matrix, frame: Frame) -> Placed | None:
     pdfium_c.FPDFImageObj_GetImagePixelSize(raw, width, height)
     if shown is None or not width.value or not height.value:
         return None
+    size_bytes = pdfium_c.FPDFImageObj_GetImageDataRaw(raw, None, 0)
     mark = pdfium_c.FPDFPageObj_GetMarkedContentID(raw)
-    return Placed(raw, matrix, shown, full, width.value, height.value, mark)
+    return Placed(raw, matrix, shown, full, width.value, height.value, size_bytes, mark)
 
 
 def _shared(box: Box, other: Box) -> Box | None:

@@ -7,12 +7,14 @@ fill their lines, whether the rows of both sides stand on the same heights, and 
 
 import bisect
 import dataclasses
+import itertools
 import re
 import statistics
 from collections.abc import Sequence
 
+from datapipe.sources.pdf_geometry import Box
 from datapipe.sources.pdf_lines import Gutter, Row, joined, rows
-from datapipe.sources.pdf_words import Box, Word
+from datapipe.sources.pdf_words import Word
 
 LABEL = re.compile(
     r"[•‣◦▪▫●○■□–—*·➢✓❖►▶◆-]|[(\[]?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)\]:]|\[\w{1,12}\]|\d{1,4}"
@@ -330,5 +332,5 @@ def _logical_rows(grid: list[list[list[Word]]], rules: Sequence[Box]) -> tuple[t
 
 def _typical_leading(grid: list[list[list[Word]]]) -> float:
     baselines = sorted(max(w.baseline for cell in cells for w in cell) for cells in grid)
-    steps = [b - a for a, b in zip(baselines, baselines[1:], strict=False)]
+    steps = [b - a for a, b in itertools.pairwise(baselines)]
     return statistics.median_low(steps) if steps else 0.0

@@ -3,7 +3,6 @@
 Owns the way from glyphs to words: which glyphs touch, their font and size, and the frame in which they are
 upright. Knows nothing of lines and columns (`pdf_lines`, `pdf_order`).
 
-A frame is the page turned by quarter turns, its corner at the top left, y downwards, in points (1/72 inch).
 The page's main frame is the one in which most of its text is upright.
 """
 
@@ -14,6 +13,8 @@ from typing import Any, NamedTuple
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as pdfium_c
+
+from datapipe.sources.pdf_geometry import Box, Frame
 
 HYPHEN = "\N{SOFT HYPHEN}"  # stands for every hyphen that pdfium takes for one at a line's end
 MAX_GLYPHS = 400_000  # of one page; beyond them it is no text to read
@@ -73,32 +74,6 @@ _MONO_NAMES = (
 _INVISIBLE = 3  # PDF 32000-1, table 106: text rendering mode
 
 
-class Box(NamedTuple):
-    """A rectangle in a frame."""
-
-    x0: float
-    y0: float
-    x1: float
-    y1: float
-
-    def joined(self, other: "Box") -> "Box":
-        """Return the smallest box around both."""
-        return Box(
-            min(self.x0, other.x0), min(self.y0, other.y0), max(self.x1, other.x1), max(self.y1, other.y1)
-        )
-
-    def overlap(self, other: "Box") -> float:
-        """Return the area of what both share."""
-        width = min(self.x1, other.x1) - max(self.x0, other.x0)
-        height = min(self.y1, other.y1) - max(self.y0, other.y0)
-        return width * height if width > 0 and height > 0 else 0.0
-
-    @property
-    def area(self) -> float:
-        """Width times height."""
-        return (self.x1 - self.x0) * (self.y1 - self.y0)
-
-
 class Style(NamedTuple):
     """How a word is set. `size` is what the page shows, in points."""
 
@@ -129,50 +104,6 @@ class Word(NamedTuple):
         """What the word covers, from capital letters' tops to descenders."""
         size = self.style.size
         return Box(self.x0, self.baseline - 0.75 * size, self.x1, self.baseline + 0.25 * size)
-
-
-class Frame(NamedTuple):
-    """The page turned clockwise by quarter turns; left, bottom, right, top are its edges as drawn."""
-
-    quarter_turns: int
-    left: float
-    bottom: float
-    right: float
-    top: float
-
-    @property
-    def width(self) -> float:
-        """Width of the turned page."""
-        return self.top - self.bottom if self.quarter_turns % 2 else self.right - self.left
-
-    @property
-    def height(self) -> float:
-        """Height of the turned page."""
-        return self.right - self.left if self.quarter_turns % 2 else self.top - self.bottom
-
-    def box(self, left: float, bottom: float, right: float, top: float) -> Box:
-        """Return a rectangle of the page as drawn in this frame."""
-        match self.quarter_turns:
-            case 0:
-                return Box(left - self.left, self.top - top, right - self.left, self.top - bottom)
-            case 1:
-                return Box(bottom - self.bottom, left - self.left, top - self.bottom, right - self.left)
-            case 2:
-                return Box(self.right - right, bottom - self.bottom, self.right - left, top - self.bottom)
-        return Box(self.top - top, self.right - right, self.top - bottom, self.right - left)
-
-    def turned(self, box: Box, quarter_turns: int) -> Box:
-        """Return a box of this frame in the frame of as many quarter turns."""
-        match self.quarter_turns:
-            case 0:
-                drawn = (box.x0 + self.left, self.top - box.y1, box.x1 + self.left, self.top - box.y0)
-            case 1:
-                drawn = (box.y0 + self.left, box.x0 + self.bottom, box.y1 + self.left, box.x1 + self.bottom)
-            case 2:
-                drawn = (self.right - box.x1, box.y0 + self.bottom, self.right - box.x0, box.y1 + self.bottom)
-            case _:
-                drawn = (self.right - box.y1, self.top - box.x1, self.right - box.y0, self.top - box.x0)
-        return self._replace(quarter_turns=quarter_turns).box(*drawn)
 
 
 class Text(NamedTuple):
