@@ -10,9 +10,11 @@ orientation.
 """
 
 import ctypes
+import hashlib
 import io
 import struct
 import zlib
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +34,7 @@ _SAMPLED = 64  # side of the small copies that are compared
 _COMPARED = 8  # side to which they are averaged first
 _MAX_MEAN_DIFFERENCE = 12.0  # levels of 255
 _MAX_DIFFERENCE = 60.0
+_WHOLE_FRAC = 0.9  # of a picture that must show for its file to be taken
 _OPAQUE = 250  # of 255
 _PNG_LEVEL = 4  # half the time of level 6 for 2 % more bytes
 
@@ -51,7 +54,7 @@ def picture(document: pdfium.PdfDocument, page: pdfium.PdfPage, placed: Placed, 
     """
     if placed.width * placed.height > MAX_PIXELS:
         return File(_header_only(placed.width, placed.height), "image/png")
-    if placed.box.area < 0.9 * placed.full.area:
+    if placed.box.area < _WHOLE_FRAC * placed.full.area:
         return region(page, frame, placed.box, dots_per_inch(placed))
     orientation = _orientation(placed, frame)
     sample = _rendered(document, page, placed, _SAMPLED, _SAMPLED)
@@ -67,6 +70,24 @@ def picture(document: pdfium.PdfDocument, page: pdfium.PdfPage, placed: Placed, 
     return None if full is None else File(png(_turned(full, orientation)), "image/png")
 
 
+def key(placed: Placed, frame: Frame) -> Hashable:
+    """Return what two placed pictures share that have the same file.
+
+    Stencils take the colour they are filled with; it is part of the key for all.
+    """
+    length = pdfium_c.FPDFImageObj_GetImageDataRaw(placed.raw, None, 0)
+    data = ctypes.create_string_buffer(max(1, length))
+    pdfium_c.FPDFImageObj_GetImageDataRaw(placed.raw, data, length)
+    digest = hashlib.blake2b(data.raw, digest_size=16).digest()
+    red, green, blue, alpha = (ctypes.c_uint() for _ in range(4))
+    pdfium_c.FPDFPageObj_GetFillColor(placed.raw, red, green, blue, alpha)
+    colour = red.value, green.value, blue.value, alpha.value
+    shown = None
+    if placed.box.area < _WHOLE_FRAC * placed.full.area:
+        shown = tuple(round(edge, 1) for edge in placed.box)
+    return digest, placed.width, placed.height, _orientation(placed, frame), colour, shown
+
+
 def region(page: pdfium.PdfPage, frame: Frame, box: Box, resolution: float) -> File | None:
     """Return a part of the page as a PNG; None where it has no size."""
     pixels = render(page, frame, box, resolution)
@@ -74,7 +95,7 @@ def region(page: pdfium.PdfPage, frame: Frame, box: Box, resolution: float) -> F
 
 
 def render(page: pdfium.PdfPage, frame: Frame, box: Box, resolution: float) -> Image.Image | None:
-    """Draw a part of the page on white, at a resolution in dots per inch or what `MAX_RENDERED_PIXELS` allows."""
+    """Draw a part of the page on white, at some dots per inch, or fewer for `MAX_RENDERED_PIXELS`."""
     scale = resolution / POINTS_PER_INCH
     width, height = (box.x1 - box.x0) * scale, (box.y1 - box.y0) * scale
     if width <= 0 or height <= 0:
