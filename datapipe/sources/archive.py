@@ -35,7 +35,6 @@ class Archive:
         Raises:
             Encrypted: it is an Office file behind a password.
             UnsupportedFormat: it is an Office file of before 2007.
-            UnsupportedFormat: it is an Office file of before 2007.
             MalformedMarkup: it is no zip archive, or its directory is damaged.
             FileTooLarge: it would unpack to more than the limits.
         """
