@@ -239,7 +239,7 @@ def line(words: list[Word]) -> Line:
 
 def joined(words: list[Word]) -> str:
     """Return the text of words from left to right, spaces where the page has them, in logical order."""
-    if any(_is_right_to_left(word.text) for word in words):
+    if any(is_right_to_left(word.text) for word in words):
         words = _logical(words)
     text = [words[0].text]
     for first, second in itertools.pairwise(words):
@@ -267,7 +267,8 @@ def _joined_mono(words: list[Word], x0: float, char_width: float) -> str:
     return text
 
 
-def _is_right_to_left(text: str) -> bool:
+def is_right_to_left(text: str) -> bool:
+    """Return whether a text holds letters that run from the right."""
     return not text.isascii() and any(unicodedata.bidirectional(c) in ("R", "AL") for c in text)
 
 
@@ -281,7 +282,7 @@ def _logical(words: list[Word]) -> list[Word]:
     pdfium turns the letters within a word. Numbers and marks between two words go with the words around them;
     the line runs as most of its letters do.
     """
-    kinds = ["R" if _is_right_to_left(w.text) else "L" if _is_left_to_right(w.text) else "" for w in words]
+    kinds = ["R" if is_right_to_left(w.text) else "L" if _is_left_to_right(w.text) else "" for w in words]
     num_right = sum(len(w.text) for w, kind in zip(words, kinds, strict=True) if kind == "R")
     base = "R" if 2 * num_right > sum(len(w.text) for w in words) else "L"
     for i, kind in enumerate(kinds):

@@ -65,6 +65,7 @@ class Page:
     asides: list[str]  # texts that run in another direction than the page's
     unusable: list[tuple[str, str]]  # text and the reason for which it leaves
     is_scan: bool
+    is_ocr: bool  # its words were read from its picture
 
 
 def page(document: pdfium.PdfDocument, index: int, seen: dict[Any, File | None], may_ocr: bool) -> Page:
@@ -108,10 +109,11 @@ class _Reading:
         words = [w for w in words if w.number not in taken]
         figures = pdf_figures.figures(self.objects, words, [t.box for t in ruled], self.frame)
         is_scan = not words and not ruled and self.covered(figures) >= SCAN_FRAC
+        is_ocr = False
         if is_scan or (self.unusable and not words):
             figures = self.page_picture(figures)
-            if self.may_ocr and ocr.is_available():
-                words = self.ocr_words()
+            is_ocr = self.may_ocr and ocr.is_available()
+            words = self.ocr_words() if is_ocr else []
         labels = {number for figure in figures for number in figure.labels}
         pictures = [self.picture(figure, words) for figure in sorted(figures, key=lambda f: f.box)]
         words = [w for w in words if w.number not in labels]
@@ -127,6 +129,7 @@ class _Reading:
             self.asides(figures),
             self.unusable,
             is_scan,
+            is_ocr,
         )
 
     def words(self) -> list[Word]:

@@ -182,12 +182,8 @@ def _rendered(
         pdfium_c.FPDFPageObj_SetMatrix(placed.raw, before)
     if not raw:
         return None
-    bitmap = pdfium.PdfBitmap.from_raw(raw)
-    try:
-        pixels = bitmap.to_pil()
-        return pixels.copy() if pixels.mode in ("RGB", "RGBA") else pixels.convert("RGB")
-    finally:
-        bitmap.close()
+    pixels = pdfium.PdfBitmap.from_raw(raw).to_pil()  # freed with its buffer, which the copy does not share
+    return pixels.copy() if pixels.mode in ("RGB", "RGBA") else pixels.convert("RGB")
 
 
 def _is_opaque(pixels: Image.Image) -> bool:

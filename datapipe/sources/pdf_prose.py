@@ -5,6 +5,7 @@ scripts without spaces, dotted leaders. Does not order blocks (`pdf_order`).
 """
 
 import dataclasses
+import itertools
 import re
 import statistics
 import unicodedata
@@ -38,13 +39,14 @@ _ACCENTS = {
     "˘": "\u0306",
 }
 _ACCENTED = re.compile(f"([{''.join(_ACCENTS)}])([A-Za-zı])")
+NO_STYLE = Style(0.0)
 _BULLETS = "•‣◦▪▫●○■□·➢✓❖►▶◆–—*-"
 _CLEAR_BULLETS = "•‣◦▪▫●○■□➢❖►▶◆"
 
 
 @dataclasses.dataclass(slots=True)
 class Paragraph:
-    """Lines that belong together. `is_open` is whether its last line is full, so that it may go on elsewhere."""
+    """Lines that belong together. `is_open`: the last one is full, so that they may go on elsewhere."""
 
     role: str  # paragraph, list_item or code
     lines: list[str]
@@ -118,6 +120,11 @@ def _hyphen(before: str, after: str, words: frozenset[str]) -> str:
     return ""
 
 
+def is_hyphen(character: str) -> bool:
+    """Return whether a character breaks a word at the end of a line."""
+    return bool(character) and character in _HYPHENS
+
+
 def _is_unspaced(character: str) -> bool:
     """Return whether a character is of a script that puts no spaces between words."""
     return bool(character) and (
@@ -145,8 +152,7 @@ def paragraphs(lines: Sequence[Line], mono_is_code: bool) -> list[Paragraph]:
 def _leading(lines: Sequence[Line]) -> float:
     """Return the distance of lines within paragraphs, in font sizes."""
     steps = [
-        (b.baseline - a.baseline) / max(a.style.size, b.style.size, 0.1)
-        for a, b in zip(lines, lines[1:], strict=False)
+        (b.baseline - a.baseline) / max(a.style.size, b.style.size, 0.1) for a, b in itertools.pairwise(lines)
     ]
     return statistics.median_low(steps) if steps else 1.2
 
