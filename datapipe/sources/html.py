@@ -164,8 +164,11 @@ _SELF_CLOSED = re.compile(
 _SRCSET_ENTRY = re.compile(r"\s*([^\s,]\S*[^\s,]|[^\s,])(?:\s+([\d.]+)([wx]))?[^,]*(?:,|$)")
 
 
-def read(data: bytes, uri: str) -> RawDocument:
+def read(data: bytes, uri: str, charset: str | None = None) -> RawDocument:
     """Read an HTML page.
+
+    Args:
+        charset: the encoding that came with the page, as in an HTTP header; it goes before the page's own.
 
     Raises:
         NotText: the bytes are binary.
@@ -173,7 +176,7 @@ def read(data: bytes, uri: str) -> RawDocument:
     """
     head = data[:4096]
     declared = _META_CHARSET.search(head) or _XML_ENCODING.search(head)
-    text = decode(data, declared.group(1).decode("ascii") if declared else None)
+    text = decode(data, charset or (declared.group(1).decode("ascii") if declared else None))
     if text.lstrip().startswith("<?xml"):
         text = _SELF_CLOSED.sub(r"<\1\2></\1>", text)
     return read_page(text, uri, "html")
