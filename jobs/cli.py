@@ -46,8 +46,16 @@ def run_command(
 def walk_command(
     doc_id: Annotated[str, typer.Argument(help="A doc_id, a unique prefix of one, or a document's uri.")],
     run: RunPath = "runs/demo",
+    token: Annotated[
+        int | None, typer.Option("--token", help="Trace this token, counted from 0, back to the file.")
+    ] = None,
 ) -> None:
     """Print one document after each stage: masks, scores, tokens, and the step that trained on it."""
+    if token is not None:
+        from jobs.trace import walk_token
+
+        walk_token(run, doc_id, token, console)
+        return
     from jobs.walk import walk
 
     walk(run, doc_id, console)

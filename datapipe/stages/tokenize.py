@@ -93,6 +93,22 @@ def tokenize(
     return pa.RecordBatch.from_pylist(rows, schema=tokens.SCHEMA)
 
 
+def decode(token_ids: list[int], tokenizer_json: str) -> str:
+    """Return what tokens say, special ones by name."""
+    return str(_encoder(tokenizer_json).decode(token_ids, skip_special_tokens=False))
+
+
+def offsets(segments: list[Row], number: int, tokenizer_json: str) -> list[tuple[int, int]]:
+    """Return the characters [start, end) that each token of text segment `number` of a stream has bytes of.
+
+    Those past the segment's end are the separator to the next text.
+    """
+    assert segments[number]["kind"] == "text"
+    following = segments[number + 1] if number + 1 < len(segments) else None
+    (text,) = itertools.islice(_texts([segments[number], *([following] if following else [])]), 1)
+    return list(_encoder(tokenizer_json).encode(text, add_special_tokens=False).offsets)
+
+
 def smart_resize(height: int, width: int, spec: TokenizeSpec) -> tuple[int, int]:
     """Return the (height, width) at which the model sees a picture.
 

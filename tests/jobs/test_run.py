@@ -15,6 +15,8 @@ import polars as pl
 import pytest
 import yaml
 
+from jobs.run_directory import open_run
+from jobs.trace import trace
 from schemas import shard
 from tests.jobs.make_corpus import write_corpus
 
@@ -170,6 +172,41 @@ def test_every_planned_token_can_be_traced_to_its_document(finished):
     lengths = dict(tokens.iter_rows())
     assert set(lengths) <= set(documents["doc_id"])
     assert all(0 <= row["start"] < row["end"] <= lengths[row["doc_id"]] for row in plan)
+
+
+def test_every_token_can_be_traced_to_its_characters_its_picture_and_its_file(finished):
+    run = open_run(str(finished[0] / "out"))
+    rows = [row for _, part in run.batches("tokenize", "tokens") for row in part.to_pylist()]
+    private = [row for row in rows if any(span["reason"] == "pii_email" for span in row["spans"])]
+    with_video = [row for row in rows if any(span["kind"] == "video" for span in row["spans"])]
+    for row in (*rows[:1], *private, *with_video[:1]):
+        said = ""
+        for token in range(row["num_tokens"]):
+            found = trace(run, row["doc_id"], token)
+            if found.segment is None:
+                assert found.span["kind"] == "special" and token in (0, row["num_tokens"] - 1)
+                continue
+            assert found.raw_segment["kind"] == found.segment["kind"]
+            if found.span["kind"] == "text":
+                characters = found.segment["text"][found.start : found.end]
+                assert characters in found.raw_segment["text"]
+                said += characters if found.span["reason"] == "pii_email" else ""
+            else:
+                assert found.image["media_id"] == found.raw_segment["media_id"]
+        if row in private:
+            assert said.strip() == "anna.berg@inselmuseum.org"
+            assert ("mask_text", "pii_email") in [
+                (step, mask["reason"]) for step, mask in found_masks(run, row)
+            ]
+    printed = omniloom("walk", private[0]["doc_id"], "--run", run.path, "--token", 5)
+    assert "characters" in printed.stdout and "page-003.html" in printed.stdout
+    beyond = omniloom("walk", private[0]["doc_id"], "--run", run.path, "--token", 10**6)
+    assert beyond.returncode == 1 and "has tokens 0 to" in beyond.stderr
+
+
+def found_masks(run, row):
+    span = next(span for span in row["spans"] if span["reason"] == "pii_email")
+    return trace(run, row["doc_id"], span["start"]).masks
 
 
 def test_a_repeated_run_does_nothing_and_a_changed_one_only_what_follows(finished):
