@@ -76,6 +76,40 @@ class IngestSpec(BaseModel, frozen=True, extra="forbid"):
     """Which frames of a video are taken, and its limits."""
 
 
+QualityMeasure = Literal[
+    "gopher_too_few_words",
+    "gopher_too_many_words",
+    "gopher_mean_word_length",
+    "gopher_hashes",
+    "gopher_ellipses",
+    "gopher_alphabetic_words",
+    "gopher_bullet_lines",
+    "gopher_ellipsis_lines",
+    "gopher_stop_words",
+    "gopher_duplicate_lines",
+    "gopher_duplicate_line_characters",
+    "gopher_duplicate_paragraphs",
+    "gopher_duplicate_paragraph_characters",
+    "gopher_top_2_gram",
+    "gopher_top_3_gram",
+    "gopher_top_4_gram",
+    "gopher_duplicate_5_grams",
+    "gopher_duplicate_6_grams",
+    "gopher_duplicate_7_grams",
+    "gopher_duplicate_8_grams",
+    "gopher_duplicate_9_grams",
+    "gopher_duplicate_10_grams",
+    "c4_lorem_ipsum",
+    "c4_curly_bracket",
+    "c4_sentences",
+    "c4_javascript",
+    "c4_policy",
+    "fineweb_punctuated_lines",
+    "fineweb_short_lines",
+    "fineweb_duplicate_line_characters",
+]
+
+
 class CleanSpec(BaseModel, frozen=True, extra="forbid"):
     """Text repair, language, and documents that carry nothing."""
 
@@ -87,6 +121,42 @@ class CleanSpec(BaseModel, frozen=True, extra="forbid"):
     """Documents with fewer words of prose are too short to tell; they keep the declared language."""
     min_words: int = Field(default=10, ge=0)
     """Documents with fewer words and no picture or video are dropped as `too_short`."""
+    rules: tuple[Literal["gopher_quality", "gopher_repetition", "c4", "fineweb"], ...] = (
+        "gopher_quality",
+        "gopher_repetition",
+        "c4",
+        "fineweb",
+    )
+    """Published rules for web text, see `stages/quality_rules.py`; what fails one is dropped by its measure's
+    name. Documents that a rule was not made for are not judged by it."""
+    ignored_measures: tuple[QualityMeasure, ...] = (
+        "gopher_too_few_words",
+        "gopher_too_many_words",
+        "gopher_alphabetic_words",
+        "gopher_bullet_lines",
+        "gopher_ellipsis_lines",
+        "gopher_stop_words",
+        "gopher_duplicate_line_characters",
+        "gopher_duplicate_paragraph_characters",
+        "gopher_top_2_gram",
+        "gopher_top_3_gram",
+        "gopher_top_4_gram",
+        "gopher_duplicate_5_grams",
+        "gopher_duplicate_6_grams",
+        "gopher_duplicate_7_grams",
+        "gopher_duplicate_8_grams",
+        "gopher_duplicate_9_grams",
+        "gopher_duplicate_10_grams",
+        "c4_sentences",
+        "c4_curly_bracket",
+        "c4_javascript",
+        "fineweb_punctuated_lines",
+        "fineweb_short_lines",
+        "fineweb_duplicate_line_characters",
+    )
+    """Measures of these rules that are not judged. Default: all that drop good pages of manuals, whose steps,
+    menus and cross-references repeat themselves, and the limit of 100,000 words, which takes out the books
+    that a long context is for. Set `[]` for a crawl of the web, as the papers do."""
     max_drop_frac: float = Field(default=0.9, ge=0, le=1)
     """The run stops when this stage would drop a larger fraction: that is a wrong setting, not bad data."""
 

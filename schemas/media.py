@@ -29,6 +29,7 @@ SCHEMA = pa.schema(
         pa.field("num_frames", pa.int32()),
         pa.field("duration_s", pa.float64()),
         pa.field("t_s", pa.float64()),  # a frame's time in its video
+        pa.field("cuts_s", pa.list_(pa.float64())),  # when a video's later shots begin; null for other kinds
         pa.field("perceptual_hash", pa.uint64()),
         pa.field("policy", pa.string()),  # what was applied, e.g. "exif=6 icc=srgb alpha=white frame=0"
         pa.field("error", pa.string()),  # why the medium cannot be used; null when it can

@@ -108,6 +108,7 @@ def media_row(data: bytes, **columns: Any) -> dict[str, Any]:
         "num_frames": 1,
         "duration_s": None,
         "t_s": None,
+        "cuts_s": None,
         "perceptual_hash": None,
         "policy": "",
         "error": None,

@@ -8,10 +8,11 @@ import dataclasses
 import io
 from typing import Any
 
-from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from datapipe.decode import frames as frames_of_video
 from datapipe.decode import image as images
+from datapipe.decode import sampling, shots
 from datapipe.decode import video as videos
 from datapipe.spec import IngestSpec
 from schemas import ids, media
@@ -42,10 +43,15 @@ def _image_columns(data: bytes, spec: IngestSpec) -> Row:
 
 
 def _video_rows(media_id: str, data: bytes, spec: IngestSpec) -> list[Row]:
-    video = videos.probe(data, spec.max_image_pixels)
-    times_s = videos.sample_times(video.duration_s, spec.frames_per_second, spec.max_frames)
-    frames = [_frame_row(media_id, frame, spec) for frame in videos.sample(data, video, times_s)]
-    turned = f"rotation={90 * video.quarter_turns}" if video.quarter_turns else ""
+    limits = spec.video
+    video = videos.probe(data, spec.max_image_pixels, limits.max_duration_s, limits.max_packets)
+    seen = shots.scan(data, video, limits.decode_threads)
+    times_s = sampling.times(seen, video.duration_s, limits)
+    sample = frames_of_video.sample(
+        data, video, times_s, limits.max_frame_side, seen.is_sound, limits.decode_threads
+    )
+    frames = [_frame_row(media_id, frame) for frame in sample.frames]
+    damaged = [f"damaged={sample.num_damaged}/{len(frames) + sample.num_damaged}"] * (sample.num_damaged > 0)
     pixels_id = ids.content_id("".join(f["pixels_id"] for f in frames).encode())
     return [
         {
@@ -55,18 +61,16 @@ def _video_rows(media_id: str, data: bytes, spec: IngestSpec) -> list[Row]:
             "height": video.height,
             "num_frames": video.num_frames,
             "duration_s": video.duration_s,
-            "policy": turned,
+            "cuts_s": shots.cuts(seen),
+            "policy": " ".join(filter(None, [sample.frames[0].policy, *damaged])),
         },
         *frames,
     ]
 
 
-def _frame_row(parent_id: str, frame: videos.Frame, spec: IngestSpec) -> Row:
+def _frame_row(parent_id: str, frame: frames_of_video.Frame) -> Row:
     """Return a frame as a PNG that names its video and time, so that equal frames are still two media."""
-    pixels, side = frame.pixels, max(frame.pixels.size)
-    if side > spec.max_frame_side:
-        width, height = (max(1, round(n * spec.max_frame_side / side)) for n in pixels.size)
-        pixels = pixels.resize((width, height), Image.Resampling.LANCZOS)
+    pixels = frame.pixels
     notes, buffer = PngInfo(), io.BytesIO()
     notes.add_text("Source", parent_id)
     notes.add_text("Time", f"{frame.t_s:.6f} s")
@@ -84,6 +88,6 @@ def _frame_row(parent_id: str, frame: videos.Frame, spec: IngestSpec) -> Row:
         "height": pixels.height,
         "num_frames": 1,
         "t_s": frame.t_s,
-        "policy": "",
+        "policy": frame.policy,
         "perceptual_hash": images.perceptual_hash(pixels),
     }

@@ -1,50 +1,34 @@
-"""Videos: what a file holds, and frames of it by time.
+"""Videos: what a file holds, read from its packets.
 
-Owns the choice of a decoder. PyAV reads the packets of every file first, which gives the true frame times
-whatever the header says. decord decodes where it reports the same frames at the same times; PyAV decodes by
-timestamp where it does not (edit lists, rotation). Readers live inside one call: none is kept, or crosses a
-fork.
+Owns probing: the true frame times whatever the header says, where decoding can start, the size a viewer sees,
+and which files are refused before a frame of them is used. Decodes one frame only; `decode.frames` decodes
+those that are wanted, `decode.shots` looks at all of them.
+
+Readers live inside one call: none is kept, so none crosses a fork.
 """
 
-import bisect
 import dataclasses
 import io
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import av
 import numpy as np
-from PIL import Image
 
-from datapipe.errors import DamagedMedium, DecodeError, TooManyPixels, TruncatedMedium, UnknownMedium
-
-
-def _import_decord() -> Any:
-    """Return decord, or None where it has no wheel; PyAV alone reads everything.
-
-    decord loads every library below the `nvidia` package into the global namespace. Among those that torch
-    brings is NVBLAS, which then stands in for torch's CPU BLAS and crashes the first matrix product. Decoding
-    needs none of them, so the package is hidden while decord is imported.
-    """
-    hidden = sys.modules.get("nvidia")
-    sys.modules["nvidia"] = None  # type: ignore[assignment]  # None makes it count as not installed
-    try:
-        import decord
-    except ImportError:
-        return None
-    finally:
-        if hidden is None:
-            del sys.modules["nvidia"]
-        else:
-            sys.modules["nvidia"] = hidden
-    decord.logging.set_level(decord.logging.QUIET)
-    return decord
-
-
-decord = _import_decord()
+from datapipe.decode import frame_pixels
+from datapipe.errors import (
+    DamagedMedium,
+    DecodeError,
+    MediumTooLong,
+    TooManyPixels,
+    TruncatedMedium,
+    UnknownMedium,
+)
 
 T = TypeVar("T")
+MAX_DURATION_S = 6 * 3600.0
+MAX_PACKETS = 2_000_000
 _MIMES = (
     ("mov,mp4", "video/mp4"),
     ("avi", "video/x-msvideo"),
@@ -54,6 +38,7 @@ _MIMES = (
     ("flv", "video/x-flv"),
     ("asf", "video/x-ms-asf"),
 )
+_VP8_SHOW_FRAME = 0x10  # bit of a frame's first byte (RFC 6386, section 9.1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,105 +46,192 @@ class Video:
     """What a file holds. Times are seconds from the start of the presentation, sorted."""
 
     mime: str
-    width: int  # pixels, after rotation
+    codec: str  # FFmpeg's name, e.g. h264
+    width: int  # pixels as shown: after rotation, non-square pixels made square
     height: int
     num_frames: int
     duration_s: float
-    quarter_turns: int  # counter-clockwise turns by 90 degrees that set frames upright
+    frames_per_second: float  # mean rate
     times_s: np.ndarray  # [num_frames] float64
     timestamps: tuple[int, ...]  # [num_frames] in the stream's time base
     keyframes: tuple[int, ...]  # timestamps of the frames that decoding can start from
+    packet_bytes: Mapping[int, int]  # size of the packet of each timestamp
+    geometry: frame_pixels.Geometry
+    announced_frames: int  # what the header says; 0 where it says nothing
+    is_plain: bool  # 8-bit, upright, square pixels, nothing hidden: any decoder gives the same pictures
+    num_subtitles: int  # text subtitle streams inside the file
 
 
-@dataclasses.dataclass(frozen=True)
-class Frame:
-    """A decoded frame, upright, RGB, shown from `t_s` on."""
+class _Packet(NamedTuple):
+    timestamp: int
+    duration: int
+    is_key: bool
+    is_shown: bool
+    num_bytes: int
 
-    t_s: float
-    pixels: Image.Image
 
-
-def probe(data: bytes, max_pixels: int) -> Video:
+def probe(
+    data: bytes,
+    max_pixels: int,
+    max_duration_s: float = MAX_DURATION_S,
+    max_packets: int = MAX_PACKETS,
+) -> Video:
     """Read the packets of a video and decode its first frame.
 
     Raises:
         UnknownMedium: no video in a format FFmpeg knows, or no video stream in it.
         TooManyPixels: the header announces frames of more than `max_pixels`.
+        MediumTooLong: it lasts longer than `max_duration_s`, or has more than `max_packets` packets.
         TruncatedMedium: the container announces more bytes than there are.
         DamagedMedium: any other fault.
     """
-    return _guarded(lambda: _probe(data, max_pixels))
+    return guarded(lambda: _probe(data, max_pixels, max_duration_s, max_packets))
 
 
-def sample_times(duration_s: float, frames_per_second: float, max_frames: int) -> list[float]:
-    """Return the times to sample: at `frames_per_second`, or `max_frames` evenly over longer videos."""
-    num_frames = max(1, int(np.ceil(duration_s * frames_per_second - 1e-6)))
-    if num_frames <= max_frames:
-        return [i / frames_per_second for i in range(num_frames)]
-    return [i * duration_s / max_frames for i in range(max_frames)]
-
-
-def sample(data: bytes, video: Video, times_s: Sequence[float]) -> list[Frame]:
-    """Return the frame that begins at or first after each time (the last one past the end), each frame once.
-
-    Raises:
-        DamagedMedium: the frames cannot be decoded.
-    """
-    first = np.searchsorted(video.times_s, np.asarray(times_s) - 1e-4)
-    wanted = sorted({min(int(index), video.num_frames - 1) for index in first})
-    return _guarded(lambda: _decoded(data, video, wanted))
-
-
-def _guarded(work: Callable[[], T]) -> T:
+def guarded(work: Callable[[], T]) -> T:
+    """Return what `work` returns; faults of the decoders become a `DamagedMedium`."""
     try:
         return work()
     except DecodeError:
         raise
-    except Exception as error:  # FFmpeg and decord raise many kinds, and some files break both
+    except Exception as error:  # FFmpeg raises many kinds
         text = str(error).strip().splitlines()
         raise DamagedMedium(f"{type(error).__name__}: {text[0] if text else ''}") from error
 
 
-def _probe(data: bytes, max_pixels: int) -> Video:
+def open_container(data: bytes) -> Any:
+    """Open a video; the caller closes it.
+
+    Raises:
+        UnknownMedium: FFmpeg knows no such format.
+        DamagedMedium: the format is known, the file cannot be opened.
+    """
+    try:
+        return av.open(io.BytesIO(data), metadata_errors="replace")
+    except av.error.InvalidDataError as error:
+        if data[4:8] == b"ftyp" or data.startswith((b"\x1aE\xdf\xa3", b"RIFF")):
+            raise DamagedMedium("the container cannot be opened: its index is missing or damaged") from error
+        raise UnknownMedium("no video in a known format") from error
+
+
+def video_stream(container: Any) -> Any:
+    """Return the first video stream that is no cover picture.
+
+    Raises:
+        UnknownMedium: there is none.
+    """
+    for stream in container.streams.video:
+        if not stream.disposition & av.stream.Disposition.attached_pic:
+            return stream
+    raise UnknownMedium("no video stream")
+
+
+def origin_s(container: Any, stream: Any) -> float:
+    """Return the time, in seconds of the stream's own clock, that a player shows as zero."""
+    if container.start_time is not None:
+        return container.start_time / av.time_base
+    return float(stream.start_time * stream.time_base) if stream.start_time is not None else 0.0
+
+
+def _probe(data: bytes, max_pixels: int, max_duration_s: float, max_packets: int) -> Video:
+    if not data:
+        raise UnknownMedium("an empty file")
     announced = _announced_bytes(data)
     if announced > len(data):
         raise TruncatedMedium(f"{len(data)} of {announced} bytes in the file")
-    with _open(data) as container:
+    with open_container(data) as container:
         if container.format.name.endswith("_pipe"):
             raise UnknownMedium("a picture, not a video")
-        if not container.streams.video:
-            raise UnknownMedium("no video stream")
-        stream = container.streams.video[0]
-        if stream.width * stream.height > max_pixels:
-            raise TooManyPixels(f"frames of {stream.width} x {stream.height} pixels, more than {max_pixels}")
-        packets = sorted(
-            (p.pts, p.duration or 0, p.is_keyframe, p.is_discard)
-            for p in container.demux(stream)
-            if p.pts is not None and p.size > 0
-        )
-        timestamps = tuple(pts for pts, _, _, is_hidden in packets if not is_hidden)
+        stream = video_stream(container)
+        _check_pixels(stream.width, stream.height, max_pixels)
+        _check_samples_in_file(stream, len(data))
+        packets = _packets(container, stream, max_packets)
+        subtitles = [s for s in container.streams.subtitles if s.codec_context is not None]
+        unit_s = float(stream.time_base)
+        timestamps = tuple(p.timestamp for p in packets if p.is_shown)
         if not timestamps:
             raise TruncatedMedium("no frame in the file")
-        times_s = np.array([t * float(stream.time_base) for t in timestamps]) - _origin(container, stream)
-        last_s = packets[-1][1] * float(stream.time_base) or _typical_step(times_s, stream)
-        keyframes = tuple(pts for pts, _, is_key, _ in packets if is_key)
-    with _open(data) as container:
-        frame = next(iter(container.decode(video=0)), None)
-        if frame is None:
-            raise TruncatedMedium("the first frame cannot be decoded")
-        turns = round(frame.rotation / 90) % 4
-        width, height = (frame.width, frame.height) if turns % 2 == 0 else (frame.height, frame.width)
+        times_s = np.array([t * unit_s for t in timestamps]) - origin_s(container, stream)
+        last_s = packets[-1].duration * unit_s or _typical_step(times_s, stream)
+        duration_s = float(times_s[-1] + last_s)
+        if not math.isfinite(duration_s) or duration_s > max_duration_s:
+            raise MediumTooLong(f"{duration_s:.0f} s, more than {max_duration_s:.0f}")
+        announced_frames, codec = stream.frames, stream.codec_context.name
+        mime = _mime(data, container.format.name)
+    frame, geometry = _first_frame(data, max_pixels)
+    width, height = geometry.shown_size(frame.width, frame.height)
+    _check_pixels(width, height, max_pixels)
     return Video(
-        _mime(data, container.format.name),
-        width,
-        height,
-        len(timestamps),
-        float(times_s[-1] + last_s),
-        turns,
-        times_s,
-        timestamps,
-        keyframes,
+        mime=mime,
+        codec=codec,
+        width=width,
+        height=height,
+        num_frames=len(timestamps),
+        duration_s=duration_s,
+        frames_per_second=len(timestamps) / max(duration_s - max(float(times_s[0]), 0.0), 1e-6),
+        times_s=times_s,
+        timestamps=timestamps,
+        keyframes=tuple(p.timestamp for p in packets if p.is_key),
+        packet_bytes={p.timestamp: p.num_bytes for p in packets},
+        geometry=geometry,
+        announced_frames=announced_frames,
+        is_plain=geometry.is_plain and frame_pixels.is_plain(frame) and all(p.is_shown for p in packets),
+        num_subtitles=len(subtitles),
     )
+
+
+def _check_pixels(width: int, height: int, max_pixels: int) -> None:
+    if width * height > max_pixels:
+        raise TooManyPixels(f"frames of {width} x {height} pixels, more than {max_pixels}")
+
+
+def _check_samples_in_file(stream: Any, size_bytes: int) -> None:
+    """Refuse an MP4 whose index names samples past the end of the file, whatever its boxes say."""
+    ends = [entry.pos + entry.size for entry in stream.index_entries]
+    past = sum(end > size_bytes for end in ends)
+    if past:
+        raise TruncatedMedium(f"{past} of {len(ends)} frames lie past the end of the file")
+
+
+def _packets(container: Any, stream: Any, max_packets: int) -> list["_Packet"]:
+    """Return the packets of a stream in order of presentation."""
+    packets = []
+    is_vp8 = stream.codec_context.name == "vp8"
+    for number, packet in enumerate(container.demux(stream)):
+        if number >= max_packets:
+            raise MediumTooLong(f"more than {max_packets} packets")
+        if packet.size == 0:  # the end, or in Theora a repeated frame
+            continue
+        if packet.pts is None:
+            raise DamagedMedium(f"packet {number} has no time")
+        is_shown = not packet.is_discard
+        if is_vp8 and not bytes(memoryview(packet)[:1])[0] & _VP8_SHOW_FRAME:
+            is_shown = False  # a reference frame that is never seen
+        packets.append(_Packet(packet.pts, packet.duration or 0, packet.is_keyframe, is_shown, packet.size))
+    packets.sort()
+    shown = [p.timestamp for p in packets if p.is_shown]
+    if len(set(shown)) < len(shown):
+        raise DamagedMedium("several frames claim the same time")
+    return packets
+
+
+def _first_frame(data: bytes, max_pixels: int) -> tuple[Any, frame_pixels.Geometry]:
+    with open_container(data) as container:
+        stream = video_stream(container)
+        stream.codec_context.thread_count = 1
+        frame = next(_decodable(container, stream), None)
+        if frame is None:
+            raise TruncatedMedium("no frame can be decoded")
+        _check_pixels(frame.width, frame.height, max_pixels)
+        return frame, frame_pixels.geometry(frame, stream)
+
+
+def _decodable(container: Any, stream: Any) -> Iterator[Any]:
+    for packet in container.demux(stream):
+        try:
+            yield from packet.decode()
+        except av.error.FFmpegError:  # `decode.frames` counts the damage
+            continue
 
 
 def _announced_bytes(data: bytes) -> int:
@@ -182,22 +254,6 @@ def _announced_bytes(data: bytes) -> int:
     return at
 
 
-def _open(data: bytes) -> Any:
-    try:
-        return av.open(io.BytesIO(data))
-    except av.error.InvalidDataError as error:
-        if data[4:8] == b"ftyp" or data.startswith((b"\x1aE\xdf\xa3", b"RIFF")):
-            raise DamagedMedium("the container cannot be opened: its index is missing or damaged") from error
-        raise UnknownMedium("no video in a known format") from error
-
-
-def _origin(container: Any, stream: Any) -> float:
-    """Return the time, in seconds of the stream's own clock, that a player shows as zero."""
-    if container.start_time is not None:
-        return container.start_time / av.time_base
-    return float(stream.start_time * stream.time_base) if stream.start_time is not None else 0.0
-
-
 def _typical_step(times_s: np.ndarray, stream: Any) -> float:
     if len(times_s) > 1:
         return float(np.median(np.diff(times_s)))
@@ -210,58 +266,9 @@ def _mime(data: bytes, name: str) -> str:
     return next((mime for start, mime in _MIMES if name.startswith(start)), f"video/x-{name.split(',')[0]}")
 
 
-def _decoded(data: bytes, video: Video, wanted: list[int]) -> list[Frame]:
-    frames = _by_decord(data, video, wanted)
-    return list(_by_timestamp(data, video, wanted)) if frames is None else frames
-
-
-def _by_decord(data: bytes, video: Video, wanted: list[int]) -> list[Frame] | None:
-    """Decode with decord, or return None where it does not see the frames that the packets have."""
-    if decord is None or video.quarter_turns:
-        return None
-    try:
-        reader = decord.VideoReader(io.BytesIO(data), num_threads=1)
-        if len(reader) != video.num_frames:
-            return None
-        starts_s = np.asarray(reader.get_frame_timestamp(list(range(len(reader)))))[:, 0]
-        steps = np.diff(video.times_s)
-        tolerance_s = 0.5 * float(steps.min()) if len(steps) else 0.5
-        if np.abs(starts_s - starts_s[0] - (video.times_s - video.times_s[0])).max() > tolerance_s:
-            return None
-        frames = reader.get_batch(wanted).asnumpy()
-    except Exception:  # decord raises many kinds; PyAV decides whether the file is bad
-        return None
-    if frames.shape[1:] != (video.height, video.width, 3):
-        return None
-    return [
-        Frame(float(video.times_s[i]), Image.fromarray(frame))
-        for i, frame in zip(wanted, frames, strict=True)
-    ]
-
-
-def _by_timestamp(data: bytes, video: Video, wanted: list[int]) -> Iterator[Frame]:
-    """Decode with PyAV: go on, or seek to a later keyframe where there is one, until the timestamp comes.
-
-    A packet that shows nothing of its own (a reference frame of VP8) gives the frame shown next.
+def nearest_frames(video: Video, times_s: Sequence[float]) -> list[int]:
+    """Return the numbers of the frames that begin at or first after each time (the last one past the end),
+    each once, in order.
     """
-    with _open(data) as container:
-        stream = container.streams.video[0]
-        frames, at = container.decode(stream), -1
-        for index in wanted:
-            if index <= at:
-                continue
-            target = video.timestamps[index]
-            place = bisect.bisect_right(video.keyframes, target) - 1
-            if at >= 0 and place >= 0 and video.keyframes[place] > video.timestamps[at]:
-                container.seek(video.keyframes[place], stream=stream)
-                frames = container.decode(stream)
-            frame = next((f for f in frames if f.pts is not None and f.pts >= target), None)
-            if frame is None:
-                raise TruncatedMedium(f"no frame from {video.times_s[index]:.3f} s on can be decoded")
-            at = min(bisect.bisect_left(video.timestamps, frame.pts), video.num_frames - 1)
-            yield Frame(float(video.times_s[at]), _upright(frame.to_image(), video.quarter_turns))
-
-
-def _upright(picture: Image.Image, quarter_turns: int) -> Image.Image:
-    turns = (Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_180, Image.Transpose.ROTATE_270)
-    return picture.transpose(turns[quarter_turns - 1]) if quarter_turns else picture
+    first = np.searchsorted(video.times_s, np.asarray(times_s, dtype=np.float64) - 1e-4)
+    return sorted({min(int(index), video.num_frames - 1) for index in first})
