@@ -115,7 +115,8 @@ def open_decoder(container: Any, threads: int = 1, options: dict[str, str] | Non
     stream = video_stream(container)
     decoder = stream.codec_context
     name = _ALPHA_DECODERS.get(decoder.name)
-    if name is not None and stream.metadata.get("alpha_mode") == "1":
+    tags = {key.lower(): value for key, value in stream.metadata.items()}
+    if name is not None and tags.get("alpha_mode") == "1":
         decoder = av.CodecContext.create(name, "r")
         decoder.extradata = stream.codec_context.extradata
     decoder.options = {"err_detect": "explode", **(options or {})}

@@ -15,6 +15,7 @@ from datapipe.sources.items import Item, RawDocument, document, prose
 from datapipe.sources.text import decode
 
 CAPTION_SUFFIXES = (".vtt", ".srt", ".ttml", ".dfxp")
+USUAL_LANGUAGE = "en"  # of captions that are in another language than their page
 MIN_STRETCH_S = 0.5
 _CLOCK = r"(?:(\d+):)?(\d{1,2}):(\d{1,2}(?:[.,]\d{1,3})?)"
 _TIMING = re.compile(_CLOCK + r"\s*-->\s*" + _CLOCK)
@@ -37,6 +38,18 @@ def read(data: bytes, uri: str) -> RawDocument:
     del data
     title = posixpath.splitext(posixpath.basename(uri))[0]
     return document("video", title, None, [Item("video", "figure", href=uri)])
+
+
+def caption_names(href: str, lang: str | None) -> list[str]:
+    """Return the names that a caption file beside a video may have, the best first: `v.de.vtt` for a German
+    page, then `v.vtt`, then `v.en.vtt`, each as WebVTT, SubRip or TTML.
+    """
+    stem = posixpath.splitext(href)[0]
+    if not stem:
+        return []
+    stems = [f"{stem}.{lang}", stem] if lang else [stem]
+    names = [one + suffix for one in (*stems, f"{stem}.{USUAL_LANGUAGE}") for suffix in CAPTION_SUFFIXES]
+    return list(dict.fromkeys(names))
 
 
 def captioned(video: Item, captions: list[Caption]) -> list[Item]:
@@ -97,10 +110,15 @@ def _from_cues(text: str) -> list[Caption]:
             Caption(
                 _clock(hours, minutes, seconds),
                 _clock(*end),
-                html.unescape(re.sub(r"<[^>]*>|\{\\[^}]*\}", "", words)),
+                plain(words),
             )
         )
-    return _tidy(captions)
+    return tidy(captions)
+
+
+def plain(words: str) -> str:
+    """Return the words of a caption without tags and style codes."""
+    return html.unescape(re.sub(r"<[^>]*>|\{\\[^}]*\}", "", words))
 
 
 def _clock(hours: str | None, minutes: str, seconds: str) -> float:
@@ -114,7 +132,7 @@ def from_ttml(root: etree._Element) -> list[Caption]:
         local = etree.QName(name).localname
         if local in ("frameRate", "tickRate"):
             rates["f" if local == "frameRate" else "t"] = float(value)
-    return _tidy(_ttml_captions(root, 0.0, None, rates))
+    return tidy(_ttml_captions(root, 0.0, None, rates))
 
 
 def _ttml_captions(
@@ -143,9 +161,9 @@ def _ttml_time(value: str | None, rates: dict[str, float]) -> float | None:
     return None
 
 
-def _tidy(captions: list[Caption]) -> list[Caption]:
+def tidy(captions: list[Caption]) -> list[Caption]:
     """Sort captions, and say words once where captions roll: each repeats the line before and adds one."""
-    tidy: list[Caption] = []
+    kept: list[Caption] = []
     shown: list[str] = []
     for caption in sorted(captions, key=lambda c: (c.t_start_s, c.t_end_s)):
         lines = [line for line in map(prose, caption.text.split("\n")) if line]
@@ -154,7 +172,7 @@ def _tidy(captions: list[Caption]) -> list[Caption]:
             continue
         shown = lines
         if new:
-            tidy.append(dataclasses.replace(caption, text=" ".join(new)))
+            kept.append(dataclasses.replace(caption, text=" ".join(new)))
         else:
-            tidy[-1] = dataclasses.replace(tidy[-1], t_end_s=max(tidy[-1].t_end_s, caption.t_end_s))
-    return tidy
+            kept[-1] = dataclasses.replace(kept[-1], t_end_s=max(kept[-1].t_end_s, caption.t_end_s))
+    return kept

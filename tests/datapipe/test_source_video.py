@@ -94,3 +94,15 @@ def test_stretches_tile_the_video_without_gap_or_overlap(captions: list[Caption]
     assert edges[0][0] == 0.0 and edges[-1][1] is None
     assert all(end == start for (_, end), (start, _) in itertools.pairwise(edges))
     assert sum(i.kind == "text" for i in items) == len(captions)
+
+
+def test_captions_beside_a_video_are_looked_for_in_the_language_of_the_page_first() -> None:
+    names = video.caption_names("a/v.mp4", "de")
+    assert names[0] == "a/v.de.vtt" and names.index("a/v.srt") < names.index("a/v.en.vtt")
+    assert video.caption_names("a/v.mp4", None)[0] == "a/v.vtt"
+    assert len(video.caption_names("v.webm", "en")) == 8
+
+
+def test_captions_in_utf_16_and_with_styles_are_read() -> None:
+    srt = "1\n00:00:01,000 --> 00:00:02,000\n<font color=red>Привет</font> {\\b1}мир\n".encode("utf-16")
+    assert video.read_captions(srt, "a.srt") == [Caption(1.0, 2.0, "Привет мир")]
