@@ -95,13 +95,12 @@ def _title(
     if len(stated) > 1 and len(stated) <= _MAX_TITLE_CHARS and not _NO_TITLE.fullmatch(stated):
         return stated
     first = pages[0].number
-    lines = [line for page in pages if page.number <= first + 1 for line in page.lines]
-    large = sorted({line.style.size for line in lines if line.style.size >= 1.15 * how.size}, reverse=True)
+    words = [w for page in pages if page.number <= first + 1 for row in page.rows for w in row.words]
     headings = [item.text for item in items if item.role == "heading" and (item.page or 0) <= first + 1]
-    for size in large:
-        texts = [line.text for line in lines if line.style.size == size]
+    for size in sorted({w.style.size for w in words if w.style.size >= 1.15 * how.size}, reverse=True):
+        starts = {word.text for word in words if word.style.size == size}
         for heading in headings:
-            if heading and any(heading.startswith(text) for text in texts):
+            if heading and heading.split()[0] in starts:
                 return heading
     return headings[0] if headings else None
 

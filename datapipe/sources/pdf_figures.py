@@ -24,6 +24,7 @@ _MIN_AREA = 1500.0  # square points
 _MIN_CURVED = 2  # curved or slanting paths that make a drawing ...
 _MIN_PATHS = 15  # ... or straight ones
 _MAX_TEXT_FRAC = 0.35  # of the area; more is a box around text
+_BORDER = 12.0  # points; what lies only there is a frame
 _PAGE_FRAC = 0.85  # of the page; paths as large are backgrounds
 _PANEL_WORDS = 15  # in a box that is therefore no part of a drawing
 _PROSE_WORDS = 6  # on a row, and as many as fill this ...
@@ -163,9 +164,16 @@ def _is_panel(path: Path, centres: np.ndarray) -> bool:
 
 
 def _is_drawing(group: Sequence[Path], box: Box) -> bool:
+    """Return whether paths are more than an icon, a few lines, or a box with rounded corners and a shadow."""
     if min(box.x1 - box.x0, box.y1 - box.y0) < _MIN_SIDE or box.area < _MIN_AREA:
         return False
-    return sum(path.is_curved for path in group) >= _MIN_CURVED or len(group) >= _MIN_PATHS
+    if sum(path.is_curved for path in group) < _MIN_CURVED and len(group) < _MIN_PATHS:
+        return False
+    border = min(_BORDER, (box.x1 - box.x0) / 3, (box.y1 - box.y0) / 3)
+    inner = Box(box.x0 + border, box.y0 + border, box.x1 - border, box.y1 - border)
+    inside = [p for p in group if p.box.overlap(inner) > 0 and p.box.overlap(inner) < 0.8 * inner.area]
+    thin = sum(p.box.area == 0 or min(p.box.x1 - p.box.x0, p.box.y1 - p.box.y0) <= 3 for p in group)
+    return len(inside) + thin > 1
 
 
 def _holds_prose(words: Sequence[Word], box: Box) -> bool:
@@ -184,20 +192,16 @@ def _with_labels(box: Box, inside: Sequence[Word], words: Sequence[Word]) -> tup
     """Return a drawing's box, grown by the labels at its sides, and the numbers of its words."""
     numbers = {w.number for w in inside}
     for _ in range(2):
-        reach = Box(
-            box.x0 - _LABEL_DISTANCE,
-            box.y0 - _LABEL_DISTANCE,
-            box.x1 + _LABEL_DISTANCE,
-            box.y1 + _LABEL_DISTANCE,
-        )
-        near = [w for w in words if w.number not in numbers and w.box.overlap(reach) > 0]
-        if not near:
-            break
-        heights = [(w.box.y0, w.box.y1) for w in near]
-        top, bottom = min(h[0] for h in heights), max(h[1] for h in heights)
-        for row in rows([w for w in words if w.baseline >= top and w.baseline - w.style.size <= bottom]):
+        d = _LABEL_DISTANCE
+        reach = Box(box.x0 - d, box.y0 - d, box.x1 + d, box.y1 + d)
+        around = [w for w in words if reach.y0 <= w.baseline <= reach.y1 + w.style.size]
+        width = box.x1 - box.x0
+        for row in rows(around):
             for run in _runs(row.words):
-                if any(w in near for w in run) and len(run) <= _LABEL_WORDS and not _is_caption(run):
+                is_inside = any(w.number in numbers for w in run)
+                is_short = len(run) <= _LABEL_WORDS or (is_inside and run[-1].x1 - run[0].x0 <= width)
+                is_near = is_inside or any(w.box.overlap(reach) > 0 for w in run)
+                if is_near and is_short and not _is_caption(run):
                     numbers |= {w.number for w in run}
                     for word in run:
                         box = box.joined(word.box)

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from datapipe.sources import pdf_order, pdf_prose
 from datapipe.sources.items import Item
 from datapipe.sources.pdf_figures import CAPTION
-from datapipe.sources.pdf_furniture import Furniture
+from datapipe.sources.pdf_furniture import Furniture, Running
 from datapipe.sources.pdf_geometry import Box
-from datapipe.sources.pdf_lines import Line, is_right_to_left
-from datapipe.sources.pdf_page import Page, Picture
+from datapipe.sources.pdf_lines import Line, is_right_to_left, joined
+from datapipe.sources.pdf_page import Page, Picture, is_whole
+from datapipe.sources.pdf_page import lines as lines_of
 from datapipe.sources.pdf_prose import Paragraph
 from datapipe.sources.pdf_tables import Table
 
@@ -28,6 +29,8 @@ _CAPTION_DISTANCE = 40.0  # points from a picture to its caption
 _SMALL = 0.95  # times the size of most text; smaller or slanting words under a picture are its caption
 _ENDS = ".!?:\u3002\uff01\uff1f\u2026"
 _CLOSERS = "\"')]}»”’"
+_SUBLABEL = re.compile(r"\(?[a-z]\)")
+_SEPARATED = re.compile(r"\s*(?:[:.|–—-]|$)")
 _NUMBERED = re.compile(r"(?:\d+(?:\.\d+)*\.?|[A-Z]\.|[IVX]+\.|§\s*\d+)\s+\S")
 
 
@@ -58,14 +61,15 @@ def setting(pages: Sequence[Page]) -> Setting:
     sizes: Counter[float] = Counter()
     bold = mono = total = 0
     for page in pages:
-        for line in page.lines:
-            length = len(line.text)
-            sizes[line.style.size] += length
-            bold += length * line.is_bold
-            mono += length * line.is_mono
-            total += length
+        for row in page.rows:
+            for word in row.words:
+                length = len(word.text)
+                sizes[word.style.size] += length
+                bold += length * word.style.bold
+                mono += length * word.style.mono
+                total += length
     size = min((s for s in sizes if sizes[s] == max(sizes.values())), default=10.0)
-    words = pdf_prose.vocabulary(line.text for page in pages for line in page.lines)
+    words = pdf_prose.vocabulary(joined(row.words) for page in pages for row in page.rows)
     return Setting(size, 2 * bold > total, 10 * mono < 6 * total, words)
 
 
@@ -84,33 +88,32 @@ def items(pages: Sequence[Page], repeated: Furniture, how: Setting) -> list[Item
 
 def _pieces(index: int, page: Page, repeated: Furniture, how: Setting) -> Iterator[_Piece]:
     """Yield the parts of a page: headers, what it holds in reading order, footers."""
-    masks = repeated.lines.get(index, {})
-    picture_masks = repeated.pictures.get(index, {})
-    yield from _furniture(index, page, masks, picture_masks, "page_header")
-    yield from _furniture(index, page, masks, picture_masks, "page_background")
-    lines = [line for number, line in enumerate(page.lines) if number not in masks]
-    pictures = [p for number, p in enumerate(page.pictures) if number not in picture_masks]
-    whole = [p for p in pictures if p.box.area >= 0.85 * page.width * page.height]
+    running = repeated.lines.get(index, [])
+    masks = repeated.pictures.get(index, {})
+    yield from _furniture(index, page, running, masks, "page_header")
+    yield from _furniture(index, page, running, masks, "page_background")
+    pictures = [p for number, p in enumerate(page.pictures) if number not in masks]
+    whole = [p for p in pictures if is_whole(p.box, page.width, page.height)]
     for picture in whole:
         yield _Piece(index, picture.box, picture=picture)
-    pictures = [p for p in pictures if p not in whole]
-    yield from _ordered(index, lines, page.tables, pictures, how)
+    lines, tables = lines_of(page, frozenset(number for one in running for number in one.numbers))
+    yield from _ordered(index, lines, tables, [p for p in pictures if p not in whole], how)
     for text in page.asides:
         yield _plain(index, text)
     for text, reason in page.unusable:
         yield dataclasses.replace(_plain(index, text), mask=reason)
-    yield from _furniture(index, page, masks, picture_masks, "page_footer")
+    yield from _furniture(index, page, running, masks, "page_footer")
 
 
 def _furniture(
-    index: int, page: Page, masks: dict[int, str], picture_masks: dict[int, str], reason: str
+    index: int, page: Page, running: Sequence[Running], masks: dict[int, str], reason: str
 ) -> Iterator[_Piece]:
-    for number, mask in sorted(picture_masks.items()):
+    for number, mask in sorted(masks.items()):
         if mask == reason:
             yield _Piece(index, page.pictures[number].box, picture=page.pictures[number], mask=reason)
-    chosen = [page.lines[number] for number, mask in sorted(masks.items()) if mask == reason]
-    for line in sorted(chosen, key=lambda line: (round(line.baseline), line.box.x0)):
-        yield dataclasses.replace(_plain(index, line.text), mask=reason)
+    for one in running:
+        if one.reason == reason:
+            yield dataclasses.replace(_plain(index, one.text), mask=reason)
 
 
 def _plain(index: int, text: str) -> _Piece:
@@ -123,16 +126,42 @@ def _ordered(
 ) -> Iterator[_Piece]:
     obstacles = [t.box for t in tables] + [p.box for p in pictures]
     blocks = pdf_order.blocks(lines, obstacles)
-    boxes = [*(_around(block) for block in blocks), *obstacles]
-    right_to_left = _is_right_to_left(lines)
-    for number in pdf_order.reading_order(boxes, right_to_left):
-        if number < len(blocks):
-            for paragraph in pdf_prose.paragraphs(blocks[number], how.mono_is_code):
-                yield _Piece(index, paragraph.box, paragraph=paragraph)
-        elif number < len(blocks) + len(tables):
-            yield _Piece(index, boxes[number], table=tables[number - len(blocks)])
-        else:
-            yield _Piece(index, boxes[number], picture=pictures[number - len(blocks) - len(tables)])
+    labels = _labels(blocks, [p.box for p in pictures])
+    units: list[tuple[Box, list[_Piece]]] = [(t.box, [_Piece(index, t.box, table=t)]) for t in tables]
+    for number, picture in enumerate(pictures):
+        below = [blocks[block] for block, owner in labels.items() if owner == number]
+        box = picture.box
+        for block in below:
+            box = box.joined(_around(block))
+        texts = [piece for block in below for piece in _paragraphs(index, block, how)]
+        units.append((box, [_Piece(index, picture.box, picture=picture), *texts]))
+    for number, block in enumerate(blocks):
+        if number not in labels:
+            units.append((_around(block), list(_paragraphs(index, block, how))))
+    for number in pdf_order.reading_order([box for box, _ in units], _is_right_to_left(lines)):
+        yield from units[number][1]
+
+
+def _labels(blocks: Sequence[Sequence[Line]], pictures: Sequence[Box]) -> dict[int, int]:
+    """Return which blocks are the words right under a picture, no wider than it, by the picture's number."""
+    found: dict[int, int] = {}
+    for number, block in enumerate(blocks):
+        box = _around(block)
+        middle, slack = (box.x0 + box.x1) / 2, 2 * block[0].style.size
+        for owner, picture in enumerate(pictures):
+            is_under = -2 <= box.y0 - picture.y1 <= 1.5 * slack
+            is_narrow = box.x0 >= picture.x0 - slack and box.x1 <= picture.x1 + slack
+            is_centred = abs(middle - (picture.x0 + picture.x1) / 2) <= slack
+            is_caption = CAPTION.match(block[0].text) or _SUBLABEL.match(block[0].text) or is_centred
+            if is_under and is_narrow and is_caption and len(block) <= _HEADING_LINES:
+                found[number] = owner
+                break
+    return found
+
+
+def _paragraphs(index: int, block: Sequence[Line], how: Setting) -> Iterator[_Piece]:
+    for paragraph in pdf_prose.paragraphs(block, how.mono_is_code):
+        yield _Piece(index, paragraph.box, paragraph=paragraph)
 
 
 def _around(lines: Sequence[Line]) -> Box:
@@ -152,7 +181,9 @@ def _name_roles(pieces: list[_Piece], how: Setting) -> None:
     captions = []
     for number, piece in enumerate(pieces):
         paragraph = piece.paragraph
-        if paragraph is None or piece.mask is not None or paragraph.role != "paragraph":
+        if paragraph is None or piece.mask is not None or paragraph.role == "code":
+            continue
+        if paragraph.style == pdf_prose.NO_STYLE:
             continue
         before = pieces[number - 1] if number else None
         after = pieces[number + 1] if number + 1 < len(pieces) else None
@@ -171,9 +202,10 @@ def _is_caption(piece: _Piece, before: _Piece | None, after: _Piece | None, how:
     text = paragraph.lines[0]
     is_near = any(_is_beside(piece, other) for other in (before, after))
     if match := CAPTION.match(text):
-        return is_near or text[match.end() : match.end() + 1] in (":", ".", "|", "–", "—", "-", "")
+        return is_near or _SEPARATED.match(text, match.end()) is not None
     is_under = before is not None and before.picture is not None and _is_beside(piece, before)
     is_small = paragraph.style.size <= _SMALL * how.size or paragraph.style.italic
+    is_small = is_small or _SUBLABEL.match(text) is not None
     return is_under and is_small and len(paragraph.lines) <= _HEADING_LINES
 
 
@@ -189,8 +221,8 @@ def _is_beside(piece: _Piece, other: _Piece | None) -> bool:
 def _put_to_picture(pieces: list[_Piece], caption: _Piece) -> None:
     """Move a caption that something parts from its picture right behind it."""
     place = next(i for i, piece in enumerate(pieces) if piece is caption)
-    around = pieces[max(0, place - 1) : place + 2]
-    if any(p.picture is not None or p.table is not None for p in around):
+    before = [p for p in pieces[:place] if p.paragraph is None or p.paragraph.role != "caption"][-1:]
+    if any(p.paragraph is None for p in before + pieces[place + 1 : place + 2]):
         return
     near = [p for p in pieces if p.mask is None and _is_beside(caption, p)]
     if near:
@@ -201,6 +233,8 @@ def _put_to_picture(pieces: list[_Piece], caption: _Piece) -> None:
 
 def _is_heading(paragraph: Paragraph, how: Setting) -> bool:
     length = sum(map(len, paragraph.lines))
+    if paragraph.role == "list_item" and not _NUMBERED.match(paragraph.lines[0]):
+        return False
     if not any(c.isalpha() for line in paragraph.lines for c in line):
         return False
     if paragraph.style.size >= _HEADING_SIZE * how.size:

@@ -6,13 +6,15 @@ again with more on it.
 """
 
 import dataclasses
+import itertools
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 
 from datapipe.sources.pdf_geometry import Box
-from datapipe.sources.pdf_lines import Line
+from datapipe.sources.pdf_lines import joined, segments
 from datapipe.sources.pdf_page import Page, Picture
+from datapipe.sources.pdf_words import Word
 
 _BAND_FRAC = 0.14  # of the page's height, at the top and at the bottom, where headers and footers stand
 _PICTURE_BAND_FRAC = 0.25
@@ -25,14 +27,24 @@ _MAX_SIZE = 1.12  # times the size of most text; titles of slides repeat as well
 _SAME_PLACE = 2.0  # points
 _NUMBER = re.compile(r"\d+")
 _ROMAN = re.compile(r"[ivxlcdm]+")
+_ROMAN_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100, "d": 500, "m": 1000}
 _PAGE_NUMBER = re.compile(r"\W*(\d{1,5})\W*")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Running:
+    """A header or footer of one page: its text, the reason for which it leaves, and its words by number."""
+
+    text: str
+    reason: str
+    numbers: tuple[int, ...]
 
 
 @dataclasses.dataclass(slots=True)
 class Furniture:
-    """What leaves: reasons by page number and line or picture number, and the pages that are overlays."""
+    """What leaves, by the page's number in the sequence: lines, pictures by number; and overlays."""
 
-    lines: dict[int, dict[int, str]]
+    lines: dict[int, list[Running]]
     pictures: dict[int, dict[int, str]]
     overlays: frozenset[int]
 
@@ -40,103 +52,128 @@ class Furniture:
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Candidate:
     page: int
-    number: int
-    reason: str
+    running: Running
     bucket: int
     key: str
     size: float
+    baseline: float
+
+    @property
+    def slot(self) -> tuple[str, int, float]:
+        """Edge, height and size."""
+        return self.running.reason, self.bucket, self.size
 
 
 def furniture(pages: Sequence[Page], body_size: float) -> Furniture:
     """Return what repeats. `body_size` is the font size of most text."""
     overlays = frozenset(i for i in range(len(pages) - 1) if _is_overlay(pages[i], pages[i + 1]))
-    lasting = len(pages) - len(overlays)
     candidates = [c for i, page in enumerate(pages) for c in _candidates(i, page, body_size)]
-    found = _repeated([c for c in candidates if c.page not in overlays], _page_offsets(pages, candidates))
-    keys = {(c.reason, c.key) for c in found}
-    slots = _slots([c for c in candidates if c.page not in overlays], found, lasting)
-    lines: dict[int, dict[int, str]] = defaultdict(dict)
-    for c in found:
-        lines[c.page][c.number] = c.reason
-    for c in candidates:  # overlays share the furniture of what they become
-        if c.page in overlays and c.key != "#" and (c.reason, c.key) in keys:
-            lines[c.page][c.number] = c.reason
-    for c in sorted(candidates, key=lambda c: c.bucket if c.reason == "page_header" else -c.bucket):
-        if (c.reason, c.bucket, c.size) in slots and _is_outermost(pages[c.page], c, lines[c.page]):
-            lines[c.page][c.number] = c.reason
+    lasting = [c for c in candidates if c.page not in overlays]
+    found = _repeated(lasting, _page_numbers(candidates, len(pages)))
+    slots = _slots(lasting, found, len(pages) - len(overlays))
+    found |= _on_overlays(candidates, found, overlays)
+    for c in sorted(candidates, key=lambda c: (c.bucket, c.page)):
+        if c.slot in slots and _is_outermost(pages[c.page], c, found):
+            found.add(c)
+    lines: dict[int, list[Running]] = defaultdict(list)
+    for c in sorted(found, key=lambda c: (c.page, c.baseline, c.running.numbers)):
+        lines[c.page].append(c.running)
     return Furniture(dict(lines), _pictures(pages, overlays), overlays)
 
 
 def _candidates(index: int, page: Page, body_size: float) -> list[_Candidate]:
+    """Return the lines near the upper and the lower edge."""
     found = []
-    for number, line in enumerate(page.lines):
-        if line.style.size > _MAX_SIZE * body_size:
-            continue
-        if line.baseline <= _BAND_FRAC * page.height:
+    for row, parts in zip(page.rows, segments(page.rows, []), strict=True):
+        if row.bottom <= _BAND_FRAC * page.height:
             reason = "page_header"
-        elif line.baseline - line.style.size >= (1 - _BAND_FRAC) * page.height:
+        elif row.top >= (1 - _BAND_FRAC) * page.height:
             reason = "page_footer"
         else:
             continue
-        bucket = round((line.baseline if reason == "page_header" else page.height - line.baseline) / _BUCKET)
-        found.append(_Candidate(index, number, reason, bucket, _key(line.text), line.style.size))
+        for part in parts:
+            size = max(word.style.size for word in part)
+            if size > _MAX_SIZE * body_size:
+                continue
+            bucket = round((row.bottom if reason == "page_header" else page.height - row.bottom) / _BUCKET)
+            text = joined(part)
+            running = Running(text, reason, tuple(word.number for word in part))
+            found.append(_Candidate(index, running, bucket, _key(text), size, row.bottom))
     return found
 
 
 def _key(text: str) -> str:
     """Return what a line has in common with the same header on another page."""
-    text = "".join(text.casefold().split())
-    return "#" if _ROMAN.fullmatch(text) else _NUMBER.sub("#", text)
+    words = text.casefold().split()
+    return " ".join("#" if _ROMAN.fullmatch(word) else _NUMBER.sub("#", word) for word in words)
 
 
-def _page_offsets(pages: Sequence[Page], candidates: Sequence[_Candidate]) -> set[tuple[int, int]]:
-    """Return (page, line) of the lone numbers that count the pages."""
-    offsets: dict[int, list[tuple[int, int]]] = defaultdict(list)
+def _page_numbers(candidates: Sequence[_Candidate], num_pages: int) -> set[_Candidate]:
+    """Return the lone numbers that count the pages."""
+    offsets: dict[int, list[_Candidate]] = defaultdict(list)
     for c in candidates:
-        match = _PAGE_NUMBER.fullmatch(pages[c.page].lines[c.number].text)
-        if match:
-            offsets[int(match.group(1)) - c.page].append((c.page, c.number))
-    enough = min(_MIN_PAGES, max(2, len(pages)))
-    return {place for places in offsets.values() if len({p for p, _ in places}) >= enough for place in places}
+        if (number := _page_number(c.running.text)) is not None:
+            offsets[number - c.page].append(c)
+    enough = min(_MIN_PAGES, max(2, num_pages))
+    return {c for group in offsets.values() if len({c.page for c in group}) >= enough for c in group}
 
 
-def _repeated(candidates: Sequence[_Candidate], numbers: set[tuple[int, int]]) -> list[_Candidate]:
+def _page_number(text: str) -> int | None:
+    """Return the number that a line consists of."""
+    if match := _PAGE_NUMBER.fullmatch(text):
+        return int(match.group(1))
+    text = text.casefold()
+    if not _ROMAN.fullmatch(text):
+        return None
+    values = [_ROMAN_VALUES[c] for c in text]
+    return sum(-v if v < after else v for v, after in itertools.zip_longest(values, values[1:], fillvalue=0))
+
+
+def _repeated(candidates: Sequence[_Candidate], numbers: set[_Candidate]) -> set[_Candidate]:
     pages: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     for c in candidates:
         for bucket in (c.bucket - 1, c.bucket, c.bucket + 1):
-            pages[c.reason, c.key, bucket].add(c.page)
-    return [
+            pages[c.running.reason, c.key, bucket].add(c.page)
+    return numbers | {
         c
         for c in candidates
-        if (c.page, c.number) in numbers
-        or (c.key.strip("#.-–—|/") and len(pages[c.reason, c.key, c.bucket]) >= _MIN_PAGES)
-    ]
-
-
-def _slots(
-    candidates: Sequence[_Candidate], found: Sequence[_Candidate], num_pages: int
-) -> set[tuple[str, int, float]]:
-    """Return the places (edge, height, size) where most pages have a header or footer, whatever it says."""
-    occupied: dict[tuple[str, int, float], set[int]] = defaultdict(set)
-    for c in candidates:
-        occupied[c.reason, c.bucket, c.size].add(c.page)
-    known = Counter(
-        (c.reason, c.bucket, c.size) for c in {(f.page, f.reason, f.bucket): f for f in found}.values()
-    )
-    return {
-        slot
-        for slot, pages in occupied.items()
-        if len(pages) >= max(_MIN_SLOT_PAGES, _SLOT_FRAC * num_pages) and known[slot] >= 0.5 * len(pages)
+        if c.key.strip("#.-–—|/ ") and len(pages[c.running.reason, c.key, c.bucket]) >= _MIN_PAGES
     }
 
 
-def _is_outermost(page: Page, candidate: _Candidate, known: dict[int, str]) -> bool:
+def _slots(
+    candidates: Sequence[_Candidate], found: set[_Candidate], num_pages: int
+) -> set[tuple[str, int, float]]:
+    """Return the places where most pages have a header or footer, whatever it says."""
+    occupied: dict[tuple[str, int, float], set[int]] = defaultdict(set)
+    known: dict[tuple[str, int, float], set[int]] = defaultdict(set)
+    for c in candidates:
+        occupied[c.slot].add(c.page)
+        if c in found:
+            known[c.slot].add(c.page)
+    return {
+        slot
+        for slot, pages in occupied.items()
+        if len(pages) >= max(_MIN_SLOT_PAGES, _SLOT_FRAC * num_pages) and 2 * len(known[slot]) >= len(pages)
+    }
+
+
+def _on_overlays(
+    candidates: Sequence[_Candidate], found: set[_Candidate], overlays: frozenset[int]
+) -> set[_Candidate]:
+    """Return the headers and footers of overlays, which are those of the slides they become."""
+    keys = {(c.running.reason, c.bucket, c.key) for c in found}
+    return {c for c in candidates if c.page in overlays and (c.running.reason, c.bucket, c.key) in keys}
+
+
+def _is_outermost(page: Page, candidate: _Candidate, found: set[_Candidate]) -> bool:
     """Return whether only headers stand above a line, or only footers below it."""
-    line = page.lines[candidate.number]
-    others = (other for n, other in enumerate(page.lines) if n not in known and n != candidate.number)
-    if candidate.reason == "page_header":
-        return all(other.baseline >= line.baseline - 1 for other in others)
-    return all(other.baseline <= line.baseline + 1 for other in others)
+    known = {n for c in found if c.page == candidate.page for n in c.running.numbers}
+    known.update(candidate.running.numbers)
+    others = [row.bottom for row in page.rows if any(word.number not in known for word in row.words)]
+    if candidate.running.reason == "page_header":
+        return all(bottom >= candidate.baseline - 1 for bottom in others)
+    return all(bottom <= candidate.baseline + 1 for bottom in others)
 
 
 def _pictures(pages: Sequence[Page], overlays: frozenset[int]) -> dict[int, dict[int, str]]:
@@ -176,15 +213,12 @@ def _is_overlay(page: Page, following: Page) -> bool:
         return False
     if page.label != following.label or (not page.label and page.width <= page.height):
         return False
-    if not page.lines or page.is_scan or len(page.tables) > len(following.tables):
+    if not page.rows or page.is_scan or len(page.tables) > len(following.tables):
         return False
-    at: dict[tuple[int, int], list[Line]] = defaultdict(list)
-    for line in following.lines:
-        at[_place(line)].append(line)
-    shown = sum(any(other.text.startswith(line.text) for other in at[_place(line)]) for line in page.lines)
-    own = [line for line in page.lines if not _PAGE_NUMBER.fullmatch(line.text)]
-    missing = len(page.lines) - shown
-    if missing > len(page.lines) - len(own) or not own:
+    shown = {_place(word) for row in following.rows for word in row.words}
+    words = [word for row in page.rows for word in row.words]
+    missing = [word for word in words if _place(word) not in shown]
+    if len(missing) == len(words) or not all(_is_page_number(word, page) for word in missing):
         return False
     rows = {row for table in following.tables for row in table.rows}
     if any(row not in rows for table in page.tables for row in table.rows):
@@ -192,8 +226,13 @@ def _is_overlay(page: Page, following: Page) -> bool:
     return all(any(_covers(other, picture) for other in following.pictures) for picture in page.pictures)
 
 
-def _place(line: Line) -> tuple[int, int]:
-    return round(line.box.x0), round(line.baseline)
+def _place(word: Word) -> tuple[str, int, int]:
+    return word.text, round(word.x0), round(word.baseline)
+
+
+def _is_page_number(word: Word, page: Page) -> bool:
+    is_at_edge = not _BAND_FRAC * page.height < word.baseline < (1 - _BAND_FRAC) * page.height
+    return is_at_edge and any(c.isdigit() for c in word.text)
 
 
 def _covers(picture: Picture, other: Picture) -> bool:

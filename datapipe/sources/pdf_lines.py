@@ -24,6 +24,7 @@ _WIDE_GUTTER = 2.0  # of the size; for these two rows are enough
 _WIDE_GAP = 4.0  # of the size; wider than any space: one row is enough
 _SPACE = 0.15  # of the size; words that were not drawn one after the other are parted by wider gaps
 _WIDE_SPACE = 0.25  # of the size; as wide a gap is a space even where pdfium saw none
+_MONO_SPACE = 0.4  # of a character's width, in fonts of one width
 _SAME_PLACE = 0.15  # of the size; letters drawn twice to look bold
 _MIRRORED = str.maketrans("()[]{}<>«»", ")(][}{><»«")
 
@@ -225,7 +226,7 @@ def line(words: list[Word]) -> Line:
     widths = sum(w.x1 - w.x0 for w in words) / max(1, num_chars)
     is_mono = all(s.mono for s in lengths)
     return Line(
-        _joined_mono(words, box.x0, widths) if is_mono else joined(words),
+        _joined_mono(words, widths) if is_mono else joined(words),
         box,
         statistics.median_low(baselines),
         style,
@@ -257,13 +258,12 @@ def _is_parted(first: Word, second: Word) -> bool:
     return gap > _SPACE * size
 
 
-def _joined_mono(words: list[Word], x0: float, char_width: float) -> str:
+def _joined_mono(words: list[Word], char_width: float) -> str:
     """Return the text of words of a font of one width, with as many spaces as would fill the gaps."""
-    text = ""
-    for word in words:
-        column = round((word.x0 - x0) / char_width) if char_width > 0 else len(text)
-        gap = max(column - len(text), int(bool(text) and word.spaced))
-        text += " " * min(gap, 200) + word.text
+    text = words[0].text
+    for first, second in itertools.pairwise(words):
+        gap = (second.x0 - first.x1) / char_width if char_width > 0 else 1.0
+        text += " " * min(max(round(gap), int(gap > _MONO_SPACE)), 200) + second.text
     return text
 
 

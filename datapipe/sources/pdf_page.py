@@ -1,4 +1,4 @@
-"""A PDF page as lines, tables and pictures with their places.
+"""A PDF page as rows of words, tables and pictures with their places.
 
 Owns which of a page's words are its text: not those of fonts that do not say their characters, not hidden
 ones, not the labels inside drawings. Reads the words of scans where they can be read (`ocr`). What stands on
@@ -25,13 +25,14 @@ from datapipe.sources import (
 )
 from datapipe.sources.pdf_figures import Figure
 from datapipe.sources.pdf_geometry import Box, Frame
-from datapipe.sources.pdf_lines import Line
+from datapipe.sources.pdf_lines import Line, Row
 from datapipe.sources.pdf_pictures import DRAWING_DPI, File
 from datapipe.sources.pdf_tables import Table
 from datapipe.sources.pdf_words import Style, Text, Word
 
 SCAN_FRAC = 0.5  # of the page that a picture covers, where the page may be a scan
 _LAYER_FRAC = 0.8  # of the text that is hidden, where a picture of the page shows it
+_WHOLE_FRAC = 0.85  # of the page; a picture as large is the page
 _UNMAPPED_FRAC = 0.3  # of the glyphs that stand for no known character, where none can be trusted
 _MIN_LETTER_FRAC = 0.35  # of the characters; fonts that map at random give far less
 _MIN_GLYPHS = 20  # fewer are not judged
@@ -59,8 +60,9 @@ class Page:
     label: str
     width: float
     height: float
-    lines: list[Line]
-    tables: list[Table]
+    rows: list[Row]
+    rules: list[Box]
+    tables: list[Table]  # those that ruled lines make
     pictures: list[Picture]
     asides: list[str]  # texts that run in another direction than the page's
     unusable: list[tuple[str, str]]  # text and the reason for which it leaves
@@ -83,6 +85,35 @@ def page(document: pdfium.PdfDocument, index: int, seen: dict[Any, File | None],
         return _Reading(document, raw, index, seen, may_ocr).page()
     finally:
         raw.close()
+
+
+def is_whole(box: Box, width: float, height: float) -> bool:
+    """Return whether a box is the page, so that text stands on it and not beside it."""
+    return box.area >= _WHOLE_FRAC * width * height
+
+
+def lines(page: Page, without: frozenset[int]) -> tuple[list[Line], list[Table]]:
+    """Return the words of a page as lines cut at its columns, and its tables.
+
+    Args:
+        without: numbers of words to leave out, such as those of headers.
+    """
+    rows = []
+    for row in page.rows:
+        words = [w for w in row.words if w.number not in without]
+        if words:
+            rows.append(Row(words, row.top, row.bottom))
+    pictures = [p.box for p in page.pictures if not is_whole(p.box, page.width, page.height)]
+    gutters = pdf_lines.gutters(rows, pictures + [table.box for table in page.tables])
+    tables, columns = pdf_tables.aligned(rows, gutters, page.rules)
+    taken = {number for table in tables for number in table.numbers}
+    found = []
+    for parts in pdf_lines.segments(rows, columns):
+        for part in parts:
+            left = [w for w in part if w.number not in taken]
+            if left:
+                found.append(pdf_lines.line(left))
+    return found, page.tables + tables
 
 
 class _Reading:
@@ -116,15 +147,14 @@ class _Reading:
             words = self.ocr_words() if is_ocr else []
         labels = {number for figure in figures for number in figure.labels}
         pictures = [self.picture(figure, words) for figure in sorted(figures, key=lambda f: f.box)]
-        words = [w for w in words if w.number not in labels]
-        lines, aligned = self.lines(words, [p.box for p in pictures if not self.is_page(p.box)])
         return Page(
             self.index + 1,
             self.document.get_page_label(self.index),
             self.frame.width,
             self.frame.height,
-            lines,
-            ruled + aligned,
+            pdf_lines.rows(w for w in words if w.number not in labels),
+            self.objects.rules,
+            ruled,
             pictures,
             self.asides(figures),
             self.unusable,
@@ -173,15 +203,11 @@ class _Reading:
         page = self.frame.width * self.frame.height
         return max((figure.box.area / page for figure in figures), default=0.0) if page else 0.0
 
-    def is_page(self, box: Box) -> bool:
-        """Return whether a box is the page, so that text stands on it and not beside it."""
-        return box.area >= 0.85 * self.frame.width * self.frame.height
-
     def page_picture(self, figures: list[Figure]) -> list[Figure]:
         """Return the picture that shows the page where one does, else the page drawn."""
-        if len(figures) == 1 and (self.is_page(figures[0].box) or not self.unusable):
-            return figures
         box = Box(0.0, 0.0, self.frame.width, self.frame.height)
+        if len(figures) == 1 and (is_whole(figures[0].box, box.x1, box.y1) or not self.unusable):
+            return figures
         return [Figure(box, None, tuple(self.objects.pictures), frozenset())]
 
     def ocr_words(self) -> list[Word]:
@@ -204,20 +230,6 @@ class _Reading:
             style = Style(round((1 - _OCR_DESCENT) * height * scale, 1))
             words.append(Word(line.text, line.x0 * scale, line.x1 * scale, baseline, style, number, True))
         return words
-
-    def lines(self, words: Sequence[Word], obstacles: Sequence[Box]) -> tuple[list[Line], list[Table]]:
-        """Return words as lines cut at the columns, and the tables among them."""
-        rows = pdf_lines.rows(words)
-        gutters = pdf_lines.gutters(rows, obstacles)
-        tables, columns = pdf_tables.aligned(rows, gutters, self.objects.rules)
-        taken = {number for table in tables for number in table.numbers}
-        lines = []
-        for parts in pdf_lines.segments(rows, columns):
-            for part in parts:
-                left = [w for w in part if w.number not in taken]
-                if left:
-                    lines.append(pdf_lines.line(left))
-        return lines, tables
 
     def asides(self, figures: Sequence[Figure]) -> list[str]:
         """Return the texts that run in other directions, without those that are labels in a figure."""

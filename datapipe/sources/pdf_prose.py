@@ -146,7 +146,13 @@ def paragraphs(lines: Sequence[Line], mono_is_code: bool) -> list[Paragraph]:
             groups.append([])
         groups[-1].append(line)
     right = max(line.box.x1 for line in lines)
-    return [_paragraph(group, right, leading, mono_is_code) for group in groups]
+    found = [_paragraph(group, right, leading, mono_is_code) for group in groups]
+    for (first, second), (before, after) in zip(
+        itertools.pairwise(found), itertools.pairwise(groups), strict=True
+    ):
+        if _follows(before[0], after[0]) and first.role != "code" and second.role != "code":
+            first.role = second.role = "list_item"
+    return found
 
 
 def _leading(lines: Sequence[Line]) -> float:
@@ -217,13 +223,21 @@ def _is_label(line: Line, last: Line, following: Line | None, is_short: bool, gr
     if first[0] in _CLEAR_BULLETS:
         return True
     if first.isdigit():
-        return False
+        return _follows(group[0], line)
     hangs = following is not None and abs(following.box.x0 - line.body_x0) < 0.4 * line.style.size
     if hangs and line.body_x0 - line.box.x0 > 0.5 * line.style.size:
         return True
     after = last.text.rstrip(_CLOSERS)[-1:] in _SENTENCE_ENDS
     same_place = abs(line.box.x0 - group[0].box.x0) < 0.3 * line.style.size
     return is_short or (after and same_place and _has_label(group[0]))
+
+
+def _follows(before: Line, line: Line) -> bool:
+    """Return whether two lines begin with a number and the next one, in one place."""
+    number, following = (one.text.split(" ", 1)[0] for one in (before, line))
+    if not number.isdecimal() or not following.isdecimal() or int(following) != int(number) + 1:
+        return False
+    return abs(before.body_x0 - line.body_x0) < 0.4 * line.style.size
 
 
 def _has_label(line: Line) -> bool:

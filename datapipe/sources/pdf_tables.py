@@ -17,7 +17,7 @@ from datapipe.sources.pdf_lines import Gutter, Row, joined, rows
 from datapipe.sources.pdf_words import Word
 
 LABEL = re.compile(
-    r"[•‣◦▪▫●○■□–—*·➢✓❖►▶◆-]|[(\[]?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)\]:]|\[\w{1,12}\]|\d{1,4}"
+    r"\d{1,3}(?:\.\d{1,3})+\.?|[•‣◦▪▫●○■□–—*·➢✓❖►▶◆-]|[(\[]?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)\]:]|\[\w{1,12}\]|\d{1,4}"
 )
 _NEAR = 2.5  # points between ruled lines that meet
 _MIN_COVERED = 0.5  # of the sides of a grid's columns and rows that are ruled; flow charts have far less
@@ -151,6 +151,7 @@ class _Side:
     words: float  # mean
     fill: float  # median share of the widest
     is_label: bool  # bullets or numbers of list items
+    is_code: bool  # of fonts of one width, where gaps are indentation
 
     @property
     def is_prose(self) -> bool:
@@ -165,7 +166,7 @@ def aligned(
     columns: list[Gutter] = []
     for gutter in gutters:
         left, right = _sides(all_rows, gutter, gutters)
-        if left.is_label:
+        if left.is_label or (left.is_code and right.is_code and not (left.is_prose and right.is_prose)):
             continue
         (columns if left.is_prose and right.is_prose else cells).append(gutter)
     tables = []
@@ -198,7 +199,7 @@ def _sides(all_rows: Sequence[Row], gutter: Gutter, gutters: Sequence[Gutter]) -
 
 def _side(parts: Sequence[Sequence[Word]]) -> _Side:
     if not parts:
-        return _Side(0, 0.0, 0.0, False)
+        return _Side(0, 0.0, 0.0, False, False)
     widths = [max(w.x1 for w in part) - min(w.x0 for w in part) for part in parts]
     labels = sum(bool(LABEL.fullmatch(joined(list(part)))) for part in parts)
     return _Side(
@@ -206,6 +207,7 @@ def _side(parts: Sequence[Sequence[Word]]) -> _Side:
         statistics.fmean(_num_words(part) for part in parts),
         statistics.median(widths) / max(widths),
         labels >= 0.8 * len(parts),
+        all(w.style.mono for part in parts for w in part),
     )
 
 
