@@ -87,7 +87,7 @@ def members(file: BinaryIO, start: int, stop: int, index: bytes | None = None) -
     if start >= stop:
         return
     begin = 0
-    if index is not None:
+    if index:
         if start >= len(index) // 8:
             return
         begin, start, stop = int.from_bytes(index[8 * start : 8 * start + 8], "little"), 0, stop - start

@@ -40,6 +40,7 @@ NAMESPACES = {
     "wp": f"{_SCHEMAS}/drawingml/2006/wordprocessingDrawing",
     "wps": "http://schemas.microsoft.com/office/word/2010/wordprocessingShape",
 }
+LEVEL = "- "  # before a list item, for each level below the first
 # Extensions whose content is read here; for others the fallback, mostly a picture, says more.
 _UNDERSTOOD = frozenset(["a14", "cx", "cx1", "cx2", "cx4", "w14", "w15", "wp14", "wpc", "wpg", "wps"])
 _FILE_NAME = re.compile(
@@ -57,6 +58,18 @@ _NO_TITLE = re.compile(
 )
 
 
+_MONOSPACED = re.compile(
+    r"courier|consolas|monaco|menlo|inconsolata|lucida console|lucida sans typewriter|andale mono|fixedsys"
+    r"|.*\bmono\b|source code|fira code|cascadia|ocr a|letter gothic|terminal",
+    re.IGNORECASE,
+)
+
+
+def is_monospaced(font: str) -> bool:
+    """Return whether a font is a typewriter's, in which documents set code."""
+    return _MONOSPACED.match(font) is not None
+
+
 def qualified(name: str) -> str:
     """Return the tag or attribute that lxml knows by `prefix:name`."""
     prefix, _, local = name.partition(":")
@@ -64,7 +77,7 @@ def qualified(name: str) -> str:
 
 
 _ALTERNATIVE, _CHOICE, _FALLBACK = map(qualified, ("mc:AlternateContent", "mc:Choice", "mc:Fallback"))
-_EMBED, _LINK = qualified("r:embed"), qualified("r:link")
+_PICTURE_IDS = tuple(map(qualified, ("r:embed", "r:id", "r:link", "r:href", "o:relid")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,8 +154,8 @@ class Package:
         return None if title is None or _NO_TITLE.fullmatch(title) else title
 
     def picture(self, part: str, element: etree._Element) -> Item | None:
-        """Return the picture that an element (`a:blip`, or another with the same attributes) refers to."""
-        ids = (element.get(_EMBED), element.get(_LINK))
+        """Return the picture that an element (`a:blip`, `v:imagedata`) refers to."""
+        ids = [element.get(name) for name in _PICTURE_IDS]
         found = [self.relationships(part)[i] for i in ids if i and i in self.relationships(part)]
         return self.medium(found[0], "image") if found else None
 

@@ -13,18 +13,12 @@ from lxml import etree
 
 from datapipe.sources import omml
 from datapipe.sources.items import LINE_BREAK, Item, prose
-from datapipe.sources.office import NAMESPACES, children, qualified
+from datapipe.sources.office import LEVEL, NAMESPACES, children, is_monospaced, qualified
 
-LINE = "- "  # before a list item, for each level below the first
 _BULLETS = frozenset(map(qualified, ("a:buChar", "a:buAutoNum", "a:buBlip")))
 _NO_BULLET = qualified("a:buNone")
 _TEXT, _BREAK, _RUN, _FIELD, _TAB = map(qualified, ("a:t", "a:br", "a:r", "a:fld", "a:tab"))
 _MATH = frozenset(map(qualified, ("m:oMath", "m:oMathPara")))
-_MONOSPACED = re.compile(
-    r"courier|consolas|monaco|menlo|inconsolata|lucida console|lucida sans typewriter|andale mono|fixedsys"
-    r"|.*\bmono\b|source code|fira code|cascadia|ocr a|letter gothic|terminal",
-    re.IGNORECASE,
-)
 _VERTICAL_TAB = re.compile(r"_x000[BbDd]_|\v")
 
 
@@ -99,7 +93,7 @@ def texts(found: list[Paragraph]) -> list[Item]:
             items[-1] = dataclasses.replace(items[-1], text=f"{items[-1].text}\n{paragraph.text}")
             continue
         role = "code" if paragraph.is_code else "list_item" if paragraph.is_item else "paragraph"
-        prefix = LINE * paragraph.level if role == "list_item" else ""
+        prefix = LEVEL * paragraph.level if role == "list_item" else ""
         items.append(Item("text", role, text=prefix + paragraph.text))
     return items
 
@@ -167,7 +161,7 @@ def _is_monospaced(font: str, chain: list[etree._Element]) -> bool:
     if not font:
         fonts = (_font(element.find("a:defRPr", NAMESPACES)) for element in chain)
         font = next((found for found in fonts if found), "")
-    return _MONOSPACED.match(font) is not None
+    return is_monospaced(font)
 
 
 def _has_bullet(chain: list[etree._Element]) -> bool:

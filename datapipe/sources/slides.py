@@ -19,9 +19,17 @@ from lxml import etree
 from datapipe.errors import MalformedMarkup
 from datapipe.sources import charts, reading_order
 from datapipe.sources.items import Item, RawDocument, document, prose
-from datapipe.sources.office import NAMESPACES, Package, alternative_text, children, main_language, qualified
+from datapipe.sources.office import (
+    LEVEL,
+    NAMESPACES,
+    Package,
+    alternative_text,
+    children,
+    main_language,
+    qualified,
+)
 from datapipe.sources.reading_order import Box
-from datapipe.sources.slide_text import LINE, Paragraph, Styles, paragraphs, placeholder, texts
+from datapipe.sources.slide_text import Paragraph, Styles, paragraphs, placeholder, texts
 
 _TITLES = ("title", "ctrTitle")
 _FOOTERS = ("dt", "ftr", "sldNum", "hdr")
@@ -300,7 +308,7 @@ class _Slide:
         if found is None or root is None:
             return []
         outline = [
-            Item("text", "list_item", text=LINE * level + text)
+            Item("text", "list_item", text=LEVEL * level + text)
             for level, text in charts.diagram_outline(root)
         ]
         blips = (self.package.picture(found.target, blip) for blip in root.iter(qualified("a:blip")))
