@@ -33,8 +33,9 @@ _MAX_PROSE_ROWS = 2
 _LABEL_DISTANCE = 9.0  # points from a drawing to the labels of its axes
 _LABEL_WORDS = 4
 CAPTION = re.compile(
-    r"(?:fig(?:ure|\.)?|abb(?:ildung|\.)?|tab(?:le|elle|leau|la|ela|\.)?|photo|plate|scheme|chart|image|bild|figura|"
-    r"obr(?:ázek|\.)?|рис(?:унок|\.)?|табл(?:ица|\.)?|図|表|图|圖|그림|표)\s*[A-Z]?\.?\d+",
+    r"(?:fig(?:ure|\.)?|abb(?:ildung|\.)?|tab(?:le|elle|leau|la|ela|\.)?|photo|plate|scheme|chart|image|bild|"
+    r"figura|video|obr(?:ázek|\.)?|рис(?:унок|\.)?|табл(?:ица|\.)?|図|表|图|圖|그림|표)"
+    r"\s*(?:[A-Z]?\.?\d+(?:[.–-]\d+)*[a-z]?|[IVXL]+\b)",
     re.IGNORECASE,
 )
 

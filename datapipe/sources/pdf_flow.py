@@ -25,6 +25,7 @@ _HEADING_CHARS = 250
 _HEADING_LINES = 4
 _BOLD_HEADING_CHARS = 120
 _BOLD_HEADING_LINES = 2
+_MIN_BOLD_SIZE = 0.85  # times the size of most text
 _CAPTION_DISTANCE = 40.0  # points from a picture to its caption
 _SMALL = 0.95  # times the size of most text; smaller or slanting words under a picture are its caption
 _ENDS = ".!?:\u3002\uff01\uff1f\u2026"
@@ -125,19 +126,19 @@ def _ordered(
     index: int, lines: Sequence[Line], tables: Sequence[Table], pictures: Sequence[Picture], how: Setting
 ) -> Iterator[_Piece]:
     obstacles = [t.box for t in tables] + [p.box for p in pictures]
-    blocks = pdf_order.blocks(lines, obstacles)
+    blocks = pdf_order.formulas(pdf_order.blocks(lines, obstacles))
     labels = _labels(blocks, [p.box for p in pictures])
     units: list[tuple[Box, list[_Piece]]] = [(t.box, [_Piece(index, t.box, table=t)]) for t in tables]
     for number, picture in enumerate(pictures):
         below = [blocks[block] for block, owner in labels.items() if owner == number]
         box = picture.box
         for block in below:
-            box = box.joined(_around(block))
+            box = box.joined(pdf_order.around(block))
         texts = [piece for block in below for piece in _paragraphs(index, block, how)]
         units.append((box, [_Piece(index, picture.box, picture=picture), *texts]))
     for number, block in enumerate(blocks):
         if number not in labels:
-            units.append((_around(block), list(_paragraphs(index, block, how))))
+            units.append((pdf_order.around(block), list(_paragraphs(index, block, how))))
     for number in pdf_order.reading_order([box for box, _ in units], _is_right_to_left(lines)):
         yield from units[number][1]
 
@@ -146,7 +147,7 @@ def _labels(blocks: Sequence[Sequence[Line]], pictures: Sequence[Box]) -> dict[i
     """Return which blocks are the words right under a picture, no wider than it, by the picture's number."""
     found: dict[int, int] = {}
     for number, block in enumerate(blocks):
-        box = _around(block)
+        box = pdf_order.around(block)
         middle, slack = (box.x0 + box.x1) / 2, 2 * block[0].style.size
         for owner, picture in enumerate(pictures):
             is_under = -2 <= box.y0 - picture.y1 <= 1.5 * slack
@@ -162,13 +163,6 @@ def _labels(blocks: Sequence[Sequence[Line]], pictures: Sequence[Box]) -> dict[i
 def _paragraphs(index: int, block: Sequence[Line], how: Setting) -> Iterator[_Piece]:
     for paragraph in pdf_prose.paragraphs(block, how.mono_is_code):
         yield _Piece(index, paragraph.box, paragraph=paragraph)
-
-
-def _around(lines: Sequence[Line]) -> Box:
-    box = lines[0].box
-    for line in lines[1:]:
-        box = box.joined(line.box)
-    return box
 
 
 def _is_right_to_left(lines: Sequence[Line]) -> bool:
@@ -239,7 +233,7 @@ def _is_heading(paragraph: Paragraph, how: Setting) -> bool:
         return False
     if paragraph.style.size >= _HEADING_SIZE * how.size:
         return length <= _HEADING_CHARS and len(paragraph.lines) <= _HEADING_LINES
-    if not paragraph.is_bold or how.is_bold or paragraph.style.size < 0.95 * how.size:
+    if not paragraph.is_bold or how.is_bold or paragraph.style.size < _MIN_BOLD_SIZE * how.size:
         return False
     if length > _BOLD_HEADING_CHARS or len(paragraph.lines) > _BOLD_HEADING_LINES:
         return False
@@ -263,7 +257,8 @@ def _continued(pieces: Sequence[_Piece], how: Setting) -> list[_Piece]:
             last.page, last.box = last.page, piece.box
             continue
         result.append(piece)
-        last = piece
+        if paragraph.style.size >= _SMALL * how.size:  # footnotes stand between columns, and end nothing
+            last = piece
     return result
 
 

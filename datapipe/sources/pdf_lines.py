@@ -18,15 +18,29 @@ from datapipe.sources.pdf_words import Style, Word
 
 _CORE = 0.7  # of the size, above the baseline: the part of a line that no other line reaches into
 _SAME_ROW_FRAC = 0.5  # of the smaller core; raised and lowered words share more than that with their line
+_SMALL = 0.85  # of the size of most words; smaller ones may be raised or lowered
+_LOOK_BACK = 6  # rows that a word may still belong to
 _MIN_GUTTER = 0.75  # of the size; \columnsep of two-column papers is 1.0, a stretched space up to 0.6
 _MIN_GUTTER_ROWS = 3  # with text on both sides
 _WIDE_GUTTER = 2.0  # of the size; for these two rows are enough
 _WIDE_GAP = 4.0  # of the size; wider than any space: one row is enough
 _SPACE = 0.15  # of the size; words that were not drawn one after the other are parted by wider gaps
+_NO_SPACE = 0.08  # of the size; no space is narrower
 _WIDE_SPACE = 0.25  # of the size; as wide a gap is a space even where pdfium saw none
 _MONO_SPACE = 0.4  # of a character's width, in fonts of one width
 _SAME_PLACE = 0.15  # of the size; letters drawn twice to look bold
-_MIRRORED = str.maketrans("()[]{}<>«»", ")(][}{><»«")
+ACCENTS = {  # as separate glyphs, and what they put on a letter
+    "`": "\u0300",
+    "´": "\u0301",
+    "ˆ": "\u0302",
+    "˜": "\u0303",
+    "¨": "\u0308",
+    "ˇ": "\u030c",
+    "¯": "\u0304",
+    "˘": "\u0306",
+    "˚": "\u030a",
+    "¸": "\u0327",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,6 +56,7 @@ class Line:
     is_bold: bool  # all of it
     is_mono: bool  # all of it
     char_width: float  # mean width of a character
+    math_frac: float  # of its characters that are in fonts for formulas
 
 
 @dataclasses.dataclass(slots=True)
@@ -51,6 +66,17 @@ class Row:
     words: list[Word]
     top: float  # of the core
     bottom: float
+
+    @classmethod
+    def of(cls, word: Word) -> "Row":
+        """Return a row of one word."""
+        return cls([word], word.baseline - _CORE * word.style.size, word.baseline)
+
+    def add(self, word: Word) -> None:
+        """Take in a word; the row's core is that of its largest."""
+        self.words.append(word)
+        if _CORE * word.style.size > self.bottom - self.top:
+            self.top, self.bottom = word.baseline - _CORE * word.style.size, word.baseline
 
     @property
     def size(self) -> float:
@@ -72,24 +98,61 @@ class Gutter:
 def rows(words: Iterable[Word]) -> list[Row]:
     """Return the words in rows, from top to bottom. Raised and lowered words stay with their line."""
     found: list[Row] = []
-    for word in sorted(words, key=lambda w: (w.baseline - _CORE / 2 * w.style.size, w.x0, w.number)):
-        top, bottom = word.baseline - _CORE * word.style.size, word.baseline
-        row = next((r for r in reversed(found[-4:]) if _fits(word, top, bottom, r)), None)
-        if row is None:
-            found.append(Row([word], top, bottom))
-            continue
-        row.words.append(word)
-        if bottom - top > row.bottom - row.top:
-            row.top, row.bottom = top, bottom
+    ordered = sorted(words, key=lambda w: (w.baseline - _CORE / 2 * w.style.size, w.x0, w.number))
+    lengths: dict[float, int] = {}
+    for word in ordered:
+        lengths[word.style.size] = lengths.get(word.style.size, 0) + len(word.text)
+    usual = max(lengths, key=lambda size: (lengths[size], size), default=0.0)
+    small: list[Word] = []
+    for word in ordered:
+        if word.style.size < _SMALL * usual:
+            small.append(word)
+        elif (row := _best(word, found[-_LOOK_BACK:])) is not None:
+            row.add(word)
+        else:
+            found.append(Row.of(word))
+    return _with_small(found, small)
+
+
+def _with_small(found: list[Row], small: Sequence[Word]) -> list[Row]:
+    """Return rows with small words: each in the row whose words are nearest, or in rows of their own."""
+    found.sort(key=lambda row: row.bottom)
+    bottoms = [row.bottom for row in found]
+    own: list[Row] = []
+    for word in small:
+        size = 2 * _CORE * word.style.size
+        first = bisect.bisect_left(bottoms, word.baseline - 4 * size)
+        last = bisect.bisect_right(bottoms, word.baseline + 4 * size)
+        row = _best(word, own[-_LOOK_BACK:] + found[first:last])
+        if row is not None:
+            row.add(word)
+        else:
+            own.append(Row.of(word))
+    found += own
     for row in found:
-        row.words = _once(sorted(row.words, key=lambda w: (w.x0, w.number)))
+        row.words = _accented(_once(sorted(row.words, key=lambda w: (w.x0, w.number))))
     found.sort(key=lambda r: (r.bottom, r.words[0].x0))
     return found
 
 
-def _fits(word: Word, top: float, bottom: float, row: Row) -> bool:
+def _best(word: Word, candidates: Sequence[Row]) -> Row | None:
+    """Return the row a word fits in; of several, the one with the nearest word."""
+    fitting = [row for row in candidates if _fits(word, row)]
+    if len(fitting) < 2:
+        return fitting[0] if fitting else None
+    return min(
+        fitting,
+        key=lambda row: (
+            min(max(other.x0 - word.x1, word.x0 - other.x1, 0.0) for other in row.words),
+            abs(row.bottom - word.baseline),
+        ),
+    )
+
+
+def _fits(word: Word, row: Row) -> bool:
     """Return whether a word stands in a row and not in a line of its own above or below some of it."""
-    if not _overlaps(top, bottom, row.top, row.bottom):
+    top, bottom = word.baseline - _CORE * word.style.size, word.baseline
+    if not _overlaps(top, bottom, row.top, row.bottom) and not _touches(word, top, bottom, row):
         return False
     for other in row.words:
         shared = min(word.x1, other.x1) - max(word.x0, other.x0)
@@ -98,6 +161,16 @@ def _fits(word: Word, top: float, bottom: float, row: Row) -> bool:
             if not _overlaps(top, bottom, other.baseline - core, other.baseline):
                 return False
     return True
+
+
+def _touches(word: Word, top: float, bottom: float, row: Row) -> bool:
+    """Return whether a word, such as a lowered letter, touches one of a row that leans on others."""
+    size = word.style.size
+    return abs(word.baseline - row.bottom) < size and any(
+        max(other.x0 - word.x1, word.x0 - other.x1) < _SPACE * size
+        and _overlaps(top, bottom, other.baseline - _CORE * other.style.size, other.baseline)
+        for other in row.words
+    )
 
 
 def _overlaps(top: float, bottom: float, other_top: float, other_bottom: float) -> bool:
@@ -119,6 +192,23 @@ def _once(words: list[Word]) -> list[Word]:
         ):
             kept.append(word)
     return kept
+
+
+def _accented(words: list[Word]) -> list[Word]:
+    """Return the words with accents, which TeX draws over capital letters, put on these."""
+    by_number = {word.number: word for word in words}
+    for accent in words:
+        mark = ACCENTS.get(accent.text)
+        letter = by_number.get(accent.number + 1) if mark else None
+        if mark is None or letter is None:
+            continue
+        middle = (accent.x0 + accent.x1) / 2
+        one = unicodedata.normalize("NFC", letter.text[0] + mark)
+        if len(one) == 1 and letter.x0 <= middle <= letter.x0 + letter.style.size:
+            merged = letter._replace(text=one + letter.text[1:], spaced=accent.spaced)
+            words = [merged if word is letter else word for word in words if word is not accent]
+            by_number[letter.number] = merged
+    return words
 
 
 def gutters(rows: Sequence[Row], obstacles: Sequence[Box]) -> list[Gutter]:
@@ -201,15 +291,25 @@ def segments(rows: Sequence[Row], gutters: Sequence[Gutter]) -> list[list[list[W
         cuts = sorted((g.x0 + g.x1) / 2 for g in gutters if g.first <= number <= g.last)
         parts: list[list[Word]] = []
         end = part = None
+        size = row.size
         for word in row.words:
             place = bisect.bisect_right(cuts, (word.x0 + word.x1) / 2)
-            if end is None or place != part or word.x0 - end > _WIDE_GAP * max(row.size, word.style.size):
+            if end is None or place != part or _is_apart(parts[-1][-1], word, word.x0 - end, size):
                 parts.append([])
                 end = word.x1
             parts[-1].append(word)
             part, end = place, max(end, word.x1)
         result.append(parts)
     return result
+
+
+def _is_apart(last: Word, word: Word, gap: float, size: float) -> bool:
+    """Return whether two words in a row are of two lines: far apart, or apart and not on one baseline."""
+    if gap > _WIDE_GAP * max(size, word.style.size):
+        return True
+    is_level = abs(last.baseline - word.baseline) <= _SAME_PLACE * size
+    same_size = abs(last.style.size - word.style.size) <= 0.1 * size
+    return gap > _MIN_GUTTER * size and same_size and not is_level
 
 
 def line(words: list[Word]) -> Line:
@@ -235,6 +335,7 @@ def line(words: list[Word]) -> Line:
         all(s.bold for s in lengths),
         is_mono,
         widths,
+        sum(lengths[s] for s in lengths if s.math) / max(1, num_chars),
     )
 
 
@@ -253,6 +354,8 @@ def joined(words: list[Word]) -> str:
 def _is_parted(first: Word, second: Word) -> bool:
     gap = max(second.x0 - first.x1, first.x0 - second.x1)
     size = min(first.style.size, second.style.size)
+    if gap < _NO_SPACE * size:
+        return False  # pdfium takes raised words for new ones
     if abs(second.number - first.number) == 1:
         return max(first, second, key=lambda w: w.number).spaced or gap > _WIDE_SPACE * size
     return gap > _SPACE * size

@@ -69,8 +69,10 @@ def objects(page: pdfium.PdfPage, frame: Frame) -> Objects:
             break
         if kind == pdfium_c.FPDF_PAGEOBJ_IMAGE:
             placed = _placed(raw, matrix, frame)
-            if placed is not None:
+            if placed is not None and (placed.width > 1 or placed.height > 1):
                 found.pictures.append(placed)
+            elif placed is not None:  # a filled box or line
+                _add_box(found, placed.box, True)
             continue
         box = _bounds(raw, matrix, frame)
         if box is None or box.x1 < 0 or box.y1 < 0 or box.x0 > shown.x1 or box.y0 > shown.y1:
@@ -181,16 +183,21 @@ def _add_path(found: Objects, raw: Any, outer: Matrix, box: Box, frame: Frame) -
     is_filled = bool(fill.value) and not (not stroke.value and _is_white(raw))
     if not is_filled and not stroke.value:
         return
-    width, height = box.x1 - box.x0, box.y1 - box.y0
-    if min(width, height) <= _THIN:
-        if max(width, height) >= _MIN_RULE:
-            found.rules.append(box)
-        found.paths.append(Path(box, False, is_filled))
+    if min(box.x1 - box.x0, box.y1 - box.y0) <= _THIN:
+        _add_box(found, box, is_filled)
         return
     edges, is_curved = _edges(raw, _matrix(raw).then(outer), frame)
     if not is_curved and (stroke.value or len(edges) <= 4):
         found.rules += edges
     found.paths.append(Path(box, is_curved, is_filled))
+
+
+def _add_box(found: Objects, box: Box, is_filled: bool) -> None:
+    """Take in a plain box, which is a ruled line where it is thin."""
+    width, height = box.x1 - box.x0, box.y1 - box.y0
+    if min(width, height) <= _THIN and max(width, height) >= _MIN_RULE:
+        found.rules.append(box)
+    found.paths.append(Path(box, False, is_filled))
 
 
 def _is_white(raw: Any) -> bool:

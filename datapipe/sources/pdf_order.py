@@ -4,6 +4,7 @@ Owns which lines stand together as a block, and the order of blocks, tables and 
 the columns (`pdf_lines`).
 """
 
+import re
 import statistics
 from collections.abc import Sequence
 
@@ -14,6 +15,10 @@ from datapipe.sources.pdf_lines import Line
 
 _MAX_LEADING = 1.9  # of the size; wider apart, lines stand in blocks of their own
 _LEADING_SLACK = 1.25  # times the page's usual distance of lines, where that is larger
+_FORMULA_FRAC = 0.15  # of the characters in fonts for formulas
+_FORMULA_GAP = 2.5  # font sizes between the pieces of a formula
+_FORMULA_REACH = 12.0  # font sizes between a formula and its number
+_EQUATION_NUMBER = re.compile(r"\(\w{1,3}(?:\.\d{1,3})*[a-z]?\)")
 _MIN_SHARED = 2.0  # points; boxes that share less of the width stand beside each other
 _MIN_SHARED_FRAC = 0.05  # of the narrower one
 
@@ -62,6 +67,61 @@ def blocks(lines: Sequence[Line], obstacles: Sequence[Box]) -> list[list[Line]]:
         else:
             open_blocks.append([line])
     return done + open_blocks
+
+
+def formulas(found: Sequence[list[Line]]) -> list[list[Line]]:
+    """Return blocks with the pieces of each displayed formula, which stand on many heights, as one."""
+    groups: list[list[list[Line]]] = []
+    pieces = [block for block in found if _is_formula_piece(block)]
+    for block in sorted(pieces, key=lambda b: (around(b).y0, around(b).x0)):
+        near = [group for group in groups if any(_is_near(block, other) for other in group)]
+        groups = [group for group in groups if not any(group is other for other in near)]
+        groups.append([member for group in near for member in group] + [block])
+    merged = [g for g in groups if len(g) > 1 and any(_math_frac(block) >= _FORMULA_FRAC for block in g)]
+    gone = {id(block) for group in merged for block in group}
+    result = [block for block in found if id(block) not in gone]
+    for group in merged:
+        lines = [line for block in group for line in block]
+        result.append(sorted(lines, key=lambda line: (round(line.baseline / 3), line.box.x0)))
+    return result
+
+
+def _is_formula_piece(block: Sequence[Line]) -> bool:
+    """Return whether a block is (a part of) a formula: of its fonts, a sign or two, or its number."""
+    if len(block) > 3:
+        return False
+    text = " ".join(line.text for line in block)
+    return len(text) <= 4 or _math_frac(block) >= _FORMULA_FRAC or _is_equation_number(block)
+
+
+def _is_equation_number(block: Sequence[Line]) -> bool:
+    return len(block) == 1 and _EQUATION_NUMBER.fullmatch(block[0].text) is not None
+
+
+def _math_frac(block: Sequence[Line]) -> float:
+    length = sum(len(line.text) for line in block)
+    return sum(line.math_frac * len(line.text) for line in block) / max(1, length)
+
+
+def _is_near(block: Sequence[Line], other: Sequence[Line]) -> bool:
+    """Return whether two pieces of a formula touch; its number may stand far to the right of it."""
+    a, b = around(block), around(other)
+    size = block[0].style.size
+    high = min(a.y1, b.y1) - max(a.y0, b.y0)
+    apart = max(a.x0, b.x0) - min(a.x1, b.x1)
+    left, right = (block, other) if a.x0 <= b.x0 else (other, block)
+    if _is_equation_number(left):
+        return False
+    reach = _FORMULA_REACH if _is_equation_number(right) else _FORMULA_GAP
+    return high > -0.3 * size and apart < (reach if high > 0 else 0.5) * size
+
+
+def around(lines: Sequence[Line]) -> Box:
+    """Return the box around lines."""
+    box = lines[0].box
+    for line in lines[1:]:
+        box = box.joined(line.box)
+    return box
 
 
 def _larger(line: Line, other: Line) -> float:

@@ -174,7 +174,7 @@ class _Reading:
         if words and self.is_garbled(words):
             self.unusable.append((_lines_text(words), "garbled_text"))
             return []
-        return words
+        return [w for w in words if w.text.strip("\N{REPLACEMENT CHARACTER}")]  # such as large brackets
 
     def is_layer(self, hidden: Sequence[Word], words: Sequence[Word]) -> bool:
         """Return whether hidden words are those of a picture over or under them."""
@@ -247,7 +247,7 @@ class _Reading:
             parts = pdf_lines.segments(rows, pdf_lines.gutters(rows, []))
             lines = [pdf_lines.line(part) for row in parts for part in row]
             blocks = pdf_order.blocks(lines, [])
-            order = pdf_order.reading_order([_around(block) for block in blocks])
+            order = pdf_order.reading_order([pdf_order.around(block) for block in blocks])
             texts += [" ".join(line.text for line in blocks[i]) for i in order]
         return texts + [text for text in self.text.slanted if text.strip()]
 
@@ -302,13 +302,6 @@ def _alternative(element: Any) -> str:
     buffer = ctypes.create_string_buffer(length)
     pdfium_c.FPDF_StructElement_GetAltText(element, buffer, length)
     return buffer.raw[: length - 2].decode("utf-16-le", "replace").strip()
-
-
-def _around(lines: Sequence[Line]) -> Box:
-    box = lines[0].box
-    for line in lines[1:]:
-        box = box.joined(line.box)
-    return box
 
 
 def _lines_text(words: Sequence[Word]) -> str:

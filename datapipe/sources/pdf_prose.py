@@ -12,7 +12,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 from datapipe.sources.pdf_geometry import Box
-from datapipe.sources.pdf_lines import Line
+from datapipe.sources.pdf_lines import ACCENTS, Line
+from datapipe.sources.pdf_order import around
 from datapipe.sources.pdf_tables import LABEL
 from datapipe.sources.pdf_words import HYPHEN, Style
 
@@ -29,16 +30,7 @@ _RULES = re.compile(r"[_\-–—=*]{6,}")
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _LAST_WORD = re.compile(r"([^\W\d_]+)$")
 _FIRST_WORD = re.compile(r"([^\W\d_]+)")
-_ACCENTS = {
-    "´": "\u0301",
-    "ˆ": "\u0302",
-    "˜": "\u0303",
-    "¨": "\u0308",
-    "ˇ": "\u030c",
-    "¯": "\u0304",
-    "˘": "\u0306",
-}
-_ACCENTED = re.compile(f"([{''.join(_ACCENTS)}])([A-Za-zı])")
+_ACCENTED = re.compile(f"([{''.join(ACCENTS).replace('`', '')}])([A-Za-zı])")
 NO_STYLE = Style(0.0)
 _BULLETS = "•‣◦▪▫●○■□·➢✓❖►▶◆–—*-"
 _CLEAR_BULLETS = "•‣◦▪▫●○■□➢❖►▶◆"
@@ -89,7 +81,7 @@ def tidy(text: str) -> str:
 
 def _accented(match: re.Match[str]) -> str:
     letter = "i" if match.group(2) == "ı" else match.group(2)
-    one = unicodedata.normalize("NFC", letter + _ACCENTS[match.group(1)])
+    one = unicodedata.normalize("NFC", letter + ACCENTS[match.group(1)])
     return one if len(one) == 1 else match.group()
 
 
@@ -138,6 +130,10 @@ def paragraphs(lines: Sequence[Line], mono_is_code: bool) -> list[Paragraph]:
     """Return the paragraphs of a block."""
     if not lines:
         return []
+    if _is_formula(lines):
+        return [
+            Paragraph("paragraph", [line.text for line in lines], around(lines), lines[0].style, False, False)
+        ]
     leading = _leading(lines)
     centred = _is_centred(lines)
     groups: list[list[Line]] = []
@@ -153,6 +149,11 @@ def paragraphs(lines: Sequence[Line], mono_is_code: bool) -> list[Paragraph]:
         if _follows(before[0], after[0]) and first.role != "code" and second.role != "code":
             first.role = second.role = "list_item"
     return found
+
+
+def _is_formula(lines: Sequence[Line]) -> bool:
+    """Return whether lines are pieces of a displayed formula, side by side and on many heights."""
+    return any(b.baseline - a.baseline < 0.6 * a.style.size for a, b in itertools.pairwise(lines))
 
 
 def _leading(lines: Sequence[Line]) -> float:
@@ -183,19 +184,23 @@ def _begins(
     """Return whether a paragraph begins at a line; `group` is the one before it."""
     line, last = lines[index], lines[index - 1]
     size = max(line.style.size, last.style.size)
-    is_code = mono_is_code and line.is_mono
-    if is_code != (mono_is_code and last.is_mono):
-        return True
-    if is_code:
+    is_code, was_code = mono_is_code and line.is_mono, mono_is_code and all(one.is_mono for one in group)
+    following = lines[index + 1] if index + 1 < len(lines) else None
+    is_short = _is_short(last, line, max(one.box.x1 for one in lines))
+    is_wide = (line.baseline - last.baseline) / size > _LEADING_CHANGE * leading + 0.1
+    if is_code and was_code:
         return False
+    if was_code:
+        return True
+    if is_code:  # a line of a paragraph may consist of a name in a font of one width
+        ended = is_short or is_wide or last.text.rstrip(_CLOSERS)[-1:] in _SENTENCE_ENDS
+        return ended or abs(line.box.x0 - last.box.x0) > _INDENT * size
     if abs(line.style.size - last.style.size) > _SIZE_CHANGE * size or line.is_bold != last.is_bold:
         return True
-    if (line.baseline - last.baseline) / size > _LEADING_CHANGE * leading + 0.1:
+    if is_wide:
         return True
     if _LEADERS.search(last.text) or _LEADERS.search(line.text):
         return True
-    following = lines[index + 1] if index + 1 < len(lines) else None
-    is_short = _is_short(last, line, max(one.box.x1 for one in lines))
     if _is_label(line, last, following, is_short, group):
         return True
     if centred:
@@ -263,9 +268,7 @@ def _is_indented(line: Line, last: Line, following: Line | None, group: Sequence
 
 
 def _paragraph(lines: Sequence[Line], right: float, leading: float, mono_is_code: bool) -> Paragraph:
-    box = lines[0].box
-    for line in lines[1:]:
-        box = box.joined(line.box)
+    box = around(lines)
     style = lines[0].style
     last = lines[-1]
     if mono_is_code and all(line.is_mono for line in lines):

@@ -22,9 +22,12 @@ LABEL = re.compile(
 _NEAR = 2.5  # points between ruled lines that meet
 _MIN_COVERED = 0.5  # of the sides of a grid's columns and rows that are ruled; flow charts have far less
 _MAX_CELL_WORDS = 4.0  # mean words in a cell of a table without ruled lines
-_PROSE_WORDS = 3.5  # words on a line of prose
+_PROSE_WORDS = 4  # words on a line of prose
+_PROSE_FRAC = 0.4  # of the rows beside a gutter that are lines of prose, where it parts columns of text
 _PROSE_FILL = 0.7  # of its column that a line of prose fills
 _MAX_TERM_WORDS = 3.0  # mean words of a term whose explanation stands beside it
+_MAX_MATH_FRAC = 0.2  # of the characters; the gaps between more are those of a formula
+_RULED_FRAC = 0.1  # ruled lines to a row that cross the gap between cells
 _ALIGNED_FRAC = 0.7  # of the rows of a table that have words on both sides of a gap
 
 Cell = tuple[str, ...]  # its lines
@@ -145,17 +148,17 @@ def _without_empty_columns(text: tuple[tuple[Cell, ...], ...]) -> tuple[tuple[Ce
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Side:
-    """The words beside a gutter, row by row."""
+    """The words beside a gutter, row by row, up to the next gutters."""
 
     num_rows: int
-    words: float  # mean
-    fill: float  # median share of the widest
+    num_prose: int  # rows that look like lines of prose
     is_label: bool  # bullets or numbers of list items
     is_code: bool  # of fonts of one width, where gaps are indentation
+    math_frac: float  # of the characters that are in fonts for formulas
 
     @property
     def is_prose(self) -> bool:
-        return self.num_rows >= 3 and self.words >= _PROSE_WORDS and self.fill >= _PROSE_FILL
+        return self.num_prose >= max(3, _PROSE_FRAC * self.num_rows)
 
 
 def aligned(
@@ -166,9 +169,12 @@ def aligned(
     columns: list[Gutter] = []
     for gutter in gutters:
         left, right = _sides(all_rows, gutter, gutters)
+        if (left.math_frac + right.math_frac) / 2 > _MAX_MATH_FRAC:
+            continue
         if left.is_label or (left.is_code and right.is_code and not (left.is_prose and right.is_prose)):
             continue
-        (columns if left.is_prose and right.is_prose else cells).append(gutter)
+        is_column = left.is_prose and right.is_prose and not _is_ruled(all_rows, gutter, rules)
+        (columns if is_column else cells).append(gutter)
     tables = []
     for band in _bands(cells, columns):
         table = _band_table(all_rows, band, columns, rules)
@@ -177,6 +183,14 @@ def aligned(
         else:
             tables.append(table)
     return tables, columns
+
+
+def _is_ruled(all_rows: Sequence[Row], gutter: Gutter, rules: Sequence[Box]) -> bool:
+    """Return whether ruled lines cross a gutter again and again."""
+    top, bottom = all_rows[gutter.first].top, all_rows[gutter.last].bottom
+    crossing = [r for r in rules if r.y1 - r.y0 <= 3 and r.x0 < gutter.x0 and r.x1 > gutter.x1]
+    places = _places([r.y0 for r in crossing if top <= r.y0 <= bottom])
+    return len(places) >= max(2, _RULED_FRAC * (gutter.last - gutter.first + 1))
 
 
 def _sides(all_rows: Sequence[Row], gutter: Gutter, gutters: Sequence[Gutter]) -> tuple[_Side, _Side]:
@@ -199,15 +213,19 @@ def _sides(all_rows: Sequence[Row], gutter: Gutter, gutters: Sequence[Gutter]) -
 
 def _side(parts: Sequence[Sequence[Word]]) -> _Side:
     if not parts:
-        return _Side(0, 0.0, 0.0, False, False)
+        return _Side(0, 0, False, False, 0.0)
     widths = [max(w.x1 for w in part) - min(w.x0 for w in part) for part in parts]
-    labels = sum(bool(LABEL.fullmatch(joined(list(part)))) for part in parts)
+    usual = sorted(widths)[9 * len(widths) // 10]
+    length = sum(len(w.text) for part in parts for w in part)
     return _Side(
         len(parts),
-        statistics.fmean(_num_words(part) for part in parts),
-        statistics.median(widths) / max(widths),
-        labels >= 0.8 * len(parts),
+        sum(
+            width >= _PROSE_FILL * usual and _num_words(part) >= _PROSE_WORDS
+            for part, width in zip(parts, widths, strict=True)
+        ),
+        sum(bool(LABEL.fullmatch(joined(list(part)))) for part in parts) >= 0.8 * len(parts),
         all(w.style.mono for part in parts for w in part),
+        sum(len(w.text) for part in parts for w in part if w.style.math) / length,
     )
 
 
@@ -249,11 +267,17 @@ def _band_table(
     high = min((g.x0 for g in bounds if g.x0 >= left), default=float("inf")) + 1
     cuts = _column_cuts(band)
     grid: list[list[list[Word]]] = []
-    for row in all_rows[first : last + 1]:
+    for number, row in enumerate(all_rows[first : last + 1], start=first):
         cells: list[list[Word]] = [[] for _ in range(len(cuts) + 1)]
+        own = sorted((g.x0 + g.x1) / 2 for g in band if g.first <= number <= g.last)
+        part = None
         for word in row.words:
             if low <= word.x0 and word.x1 <= high:
-                cells[bisect.bisect_right(cuts, (word.x0 + word.x1) / 2)].append(word)
+                middle = (word.x0 + word.x1) / 2
+                if bisect.bisect_right(own, middle) != part:
+                    part = bisect.bisect_right(own, middle)
+                    column = bisect.bisect_right(cuts, middle)
+                cells[column].append(word)
         if any(cells):
             grid.append(cells)
     if len(grid) < 2 or not _looks_like_table(grid, band, rules):
@@ -292,10 +316,15 @@ def _looks_like_table(grid: list[list[list[Word]]], band: Sequence[Gutter], rule
     bottom = max(w.baseline for w in words)
     size = statistics.median(w.style.size for w in words)
     x0, x1 = min(g.x0 for g in band), max(g.x1 for g in band)
+    width = max(w.x1 for w in words) - min(w.x0 for w in words)
     crossing = {
         round(r.y0 / _NEAR)
         for r in rules
-        if r.x0 < x0 and r.x1 > x1 and r.y1 - r.y0 <= 3 and top - 1.5 * size <= r.y0 <= bottom + 1.5 * size
+        if r.x0 < x0
+        and r.x1 > x1
+        and r.x1 - r.x0 >= 0.6 * width
+        and r.y1 - r.y0 <= 3
+        and top - 1.5 * size <= r.y0 <= bottom + 1.5 * size
     }
     if len(crossing) >= 2 and several >= 0.4:
         return True

@@ -50,7 +50,6 @@ _SYMBOLS = {
 _GAP = 0.2  # of the size; glyphs further apart are not of one word
 _SHIFT = 0.15  # of the size; glyphs shifted further across the line are raised, or of another font
 _FORCE_BOLD, _ITALIC, _FIXED_PITCH = 1 << 18, 1 << 6, 1  # PDF 32000-1, table 123: font flags
-_BOLD_WEIGHT = 600
 _BOLD_NAMES = ("bold", "black", "heavy", "semibold", "demi", "cmbx", "sfbx", "cmssbx")
 _MONO_NAMES = (
     "mono",
@@ -71,6 +70,32 @@ _MONO_NAMES = (
     "pcr",
     "fixed",
 )
+_MATH_NAMES = (
+    "cmmi",
+    "cmsy",
+    "cmex",
+    "cmbsy",
+    "cmmib",
+    "msam",
+    "msbm",
+    "lasy",
+    "eufm",
+    "rsfs",
+    "math",
+    "mtmi",
+    "mtsy",
+    "mtex",
+    "rmtmi",
+    "stixsize",
+    "stixnonuni",
+    "txsy",
+    "txmi",
+    "pxsy",
+    "pxmi",
+    "symbol",
+    "euler",
+    "eurm",
+)
 _INVISIBLE = 3  # PDF 32000-1, table 106: text rendering mode
 
 
@@ -82,6 +107,7 @@ class Style(NamedTuple):
     italic: bool = False
     mono: bool = False
     hidden: bool = False
+    math: bool = False
 
 
 class Word(NamedTuple):
@@ -162,6 +188,13 @@ _loose_box = _fast(pdfium_c.FPDFText_GetLooseCharBox, _INT, _POINTER, _INT, _POI
 _text_object = _fast(pdfium_c.FPDFText_GetTextObject, _POINTER, _POINTER, _INT)
 
 
+class _Font(NamedTuple):
+    bold: bool
+    italic: bool
+    mono: bool
+    math: bool
+
+
 class _Run(NamedTuple):
     """How the glyphs of a text object are set: `quarter_turns` is None where they are slanted."""
 
@@ -201,7 +234,7 @@ class _Reader:
         self._num_words = 0
         self._slanted: list[list[str]] = []
         self._runs: dict[int, _Run] = {}
-        self._fonts: dict[int, tuple[bool, bool, bool]] = {}
+        self._fonts: dict[int, _Font] = {}
         self._rect = pdfium_c.FS_RECTF()
 
     def read(self, num_glyphs: int) -> None:
@@ -305,14 +338,15 @@ class _Reader:
         if not is_slanted and not 0.3 * height < size < 3 * height:  # fonts made of drawings count otherwise
             size = height
         text_object = pdfium_c.FPDFText_GetTextObject(raw, index)
-        hidden, bold, italic, mono = False, False, False, False
+        hidden, font = False, _Font(False, False, False, False)
         if text_object:
             hidden = pdfium_c.FPDFTextObj_GetTextRenderMode(text_object) == _INVISIBLE
-            bold, italic, mono = self._font(text_object)
-        return _Run(Style(round(size, 1), bold, italic, mono, hidden), None if is_slanted else turns % 4)
+            font = self._font(text_object)
+        style = Style(round(size, 1), font.bold, font.italic, font.mono, hidden, font.math)
+        return _Run(style, None if is_slanted else turns % 4)
 
-    def _font(self, text_object: Any) -> tuple[bool, bool, bool]:
-        """Return whether a text object's font is bold, italic, and of one width."""
+    def _font(self, text_object: Any) -> _Font:
+        """Return what kind of font a text object has."""
         font = pdfium_c.FPDFTextObj_GetFont(text_object)
         key = ctypes.cast(font, _POINTER).value or 0
         if key not in self._fonts:
@@ -333,16 +367,16 @@ def _along(
     return -top, -bottom, (left, right)
 
 
-def _font_kind(font: Any) -> tuple[bool, bool, bool]:
+def _font_kind(font: Any) -> _Font:
     length = pdfium_c.FPDFFont_GetBaseFontName(font, None, 0)
     buffer = ctypes.create_string_buffer(max(1, length))
     pdfium_c.FPDFFont_GetBaseFontName(font, buffer, length)
     name = buffer.value.decode("latin-1").lower().split("+")[-1].replace(" ", "")
     flags = max(0, pdfium_c.FPDFFont_GetFlags(font))
     is_bold = bool(flags & _FORCE_BOLD) or any(part in name for part in _BOLD_NAMES)
-    is_bold = is_bold or pdfium_c.FPDFFont_GetWeight(font) >= _BOLD_WEIGHT
     is_italic = bool(flags & _ITALIC) or "italic" in name or "oblique" in name
-    return is_bold, is_italic, bool(flags & _FIXED_PITCH) or any(part in name for part in _MONO_NAMES)
+    is_mono = bool(flags & _FIXED_PITCH) or any(part in name for part in _MONO_NAMES)
+    return _Font(is_bold, is_italic, is_mono, any(part in name for part in _MATH_NAMES))
 
 
 def _tidy(text: str) -> str:
