@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datapipe.on_ray import Output, finish
-from datapipe.sources import files as source_files
-from datapipe.spec import IngestSpec, SourceSpec, TokenizeSpec
-from datapipe.stages import clean, ingest, interleave, mask_text, tokenize
+from datapipe.spec import TokenizeSpec
+from datapipe.stages import clean, interleave, mask_text, tokenize
 from jobs.dedupe import dedupe_text_step
-from jobs.errors import JobError
+from jobs.ingest import ingest_step
 from jobs.mask import mask_media_step
 from jobs.spec import PrepareJob, expand
 from jobs.stages import document_stage
@@ -24,7 +23,7 @@ from schemas import ids, shard, tokens
 
 def prepare(run: RunState, job: PrepareJob) -> None:
     """Raw files to token shards: ingest, clean, dedupe_text, mask_text, mask_media, interleave, tokenize."""
-    _ingest(run, job)
+    ingest_step(run, job)
     document_stage(run, "clean", clean.VERSION, clean.clean, job.clean, "ingest", job.clean.max_drop_frac)
     dedupe_text_step(run, job)
     document_stage(run, "mask_text", mask_text.VERSION, mask_text.mask_text, job.mask_text, "dedupe_text")
@@ -39,56 +38,6 @@ def prepare(run: RunState, job: PrepareJob) -> None:
         job.interleave.max_drop_frac,
     )
     _tokenize(run, job)
-
-
-def _ingest(run: RunState, job: PrepareJob) -> None:
-    sources = [
-        source.model_copy(update={"collection": source_files.collection(source)}) for source in job.sources
-    ]
-    # Where a corpus lies does not change what is made of it: its content does.
-    hashed = {
-        "limits": job.ingest.model_dump(mode="json"),
-        "sources": [source.model_dump(mode="json", exclude={"path"}) for source in sources],
-    }
-    listed = [source_files.list_files(source) for source in sources]
-    step = run.step(
-        "ingest", ingest.VERSION, hashed, *(source_files.fingerprint(source) for source in sources)
-    )
-    size = job.ingest.documents_per_partition
-    partitions = [
-        (source, files[i : i + size])
-        for source, files in zip(sources, listed, strict=True)
-        for i in range(0, len(files), size)
-    ]
-
-    def work() -> shard.Manifest:
-        records = run.engine.run_phase(step, functools.partial(_ingest_partition, job.ingest), partitions)
-        num_files = sum(len(files) for files in listed)
-        if not any(
-            file["num_rows"]
-            for record in records
-            for file in record["files"]
-            if shard.table_of(file["name"]) == "documents"
-        ):
-            raise JobError(
-                f"none of the {num_files} files could be read; the reasons stand in "
-                f"{shard.join(step.path, 'quarantine-*.arrow')}"
-            )
-        return finish(step, records, "documents")
-
-    run.commit(step, work)
-
-
-def _ingest_partition(spec: IngestSpec, argument: tuple[SourceSpec, list[source_files.SourceFile]]) -> Output:
-    source, files = argument
-    made = ingest.ingest(files, source, spec, functools.partial(source_files.load, source))
-    reasons = Counter(made.quarantine["error_class"].to_pylist())
-    return Output(
-        {"documents": made.documents, "media": made.media, "quarantine": made.quarantine},
-        rows_in=len(files),
-        dropped={f"quarantine:{name}": n for name, n in sorted(reasons.items())},
-        metrics={f"media_{kind}": n for kind, n in sorted(Counter(made.media["kind"].to_pylist()).items())},
-    )
 
 
 def _tokenize(run: RunState, job: PrepareJob) -> None:

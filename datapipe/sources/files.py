@@ -1,65 +1,87 @@
 """The files of a source folder: which ones are documents, what reads them, and their bytes.
 
-Owns listing, hashing and loading, local or on S3, and the choice of a reader by name and first bytes. Nothing
-outside the folder is ever read. Hidden files are no documents.
+Owns listing, hashing and loading, local or on S3, and which reader a format has (what a format is, says
+`sources.formats`; files of many documents are opened by `sources.containers`). Nothing outside the folder is
+ever read. Hidden files are no documents.
+
+Every file is accounted for. It is a document, or a container of them; or it is a picture, video or caption
+file, which belongs to the document that names it; or it is counted as hidden, not chosen by the globs, or of
+no known format. A file of an unknown format is a failed document only where a glob asks for it by more than
+`*`: `include: ["**/*.xyz"]` wants them read, `**` takes what there is. Document formats that are known and
+not read here (such as .doc) always are: who gives a folder of them should hear of it.
 """
 
+import collections
+import concurrent.futures
 import dataclasses
 import errno
 import functools
 import hashlib
+import importlib
+import io
 import os
 import posixpath
 import re
+import zipfile
+import zlib
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow.fs as pafs
 
-from datapipe.errors import ReadError, SourceError
-from datapipe.sources import html, markup, text, video
+from datapipe.errors import FileTooLarge, MalformedMarkup, ReadError, SourceError, UnsupportedFormat
+from datapipe.sources import formats
 from datapipe.sources.items import Item, RawDocument, document
 from datapipe.spec import SourceSpec
 from schemas import ids, shard
 
 Reader = Callable[[bytes, str], RawDocument]
+Place = tuple[pafs.FileSystem, str]  # a file system, and a path in it
 
-HEAD_BYTES = 1024
+UNKNOWN = "unknown"
 _CHUNK_BYTES = 1 << 20
+_GZIP = b"\x1f\x8b"
+_NUM_READERS = 8  # of files that are hashed at the same time; on S3 most of the time is waiting
 _VARIABLE = re.compile(r"\$\{?\w+\}?")
-_SUFFIXES = {
-    "html": ".html .htm .xhtml .shtml",
-    "mallard": ".page",
-    "rst": ".rst .rest",
-    "markdown": ".md .markdown",
-    "text": ".txt .text",
-    "image": ".png .jpg .jpeg .jpe .gif .webp .bmp .tif .tiff .avif .jp2 .ico .svg",
-    "video": ".mp4 .m4v .webm .mkv .mov .avi .mpg .mpeg .ogv .ts .flv .wmv .3gp",
-}
-_FORMAT_OF_SUFFIX = {suffix: format for format, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
-_MAGIC = (
-    (b"\x89PNG\r\n", "image"),
-    (b"\xff\xd8\xff", "image"),
-    (b"GIF8", "image"),
-    (b"BM", "image"),
-    (b"II*\0", "image"),
-    (b"MM\0*", "image"),
-    (b"\x1aE\xdf\xa3", "video"),
-    (b"FLV\x01", "video"),
-    (b"\x00\x00\x01\xba", "video"),
-    (b"OggS", "video"),
-)
 _NO_SUCH_FILE = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL)
-_MEDIA = ("image", "video")
+_READERS = {
+    "html": ("html", "read"),
+    "mallard": ("markup", "read_mallard"),
+    "rst": ("markup", "read_rst"),
+    "markdown": ("markup", "read_markdown"),
+    "text": ("text", "read"),
+    "pdf": ("pdf", "read"),
+    "slides": ("slides", "read"),
+    "word": ("word", "read"),
+    "epub": ("epub", "read"),
+    "session": ("sessions", "read"),
+    "video": ("video", "read"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class SourceFile:
-    """A file to read: its path from the folder's root, its size and the hash of its bytes."""
+    """A file to read: its path from the folder's root, its size, the hash of its bytes and its format.
+
+    Of a container, `members` are the first and the one after the last to read (None: to the end), and `index`
+    what `containers.survey` found out to reach them.
+    """
 
     uri: str
     size_bytes: int
     content_id: str
+    format: str
+    members: tuple[int, int | None] | None = None
+    index: bytes | None = dataclasses.field(default=None, repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """What a folder holds."""
+
+    documents: tuple[SourceFile, ...]  # and containers, sorted by path
+    media: tuple[SourceFile, ...]  # pictures and videos that the globs choose, sorted by path
+    counts: dict[str, int]  # files by what becomes of them; their sum is the number of files
+    fingerprint: str  # hash over every file of the folder, path and bytes
 
 
 def collection(source: SourceSpec) -> str:
@@ -67,49 +89,57 @@ def collection(source: SourceSpec) -> str:
     return source.collection or posixpath.basename(_root(source).rstrip("/"))
 
 
-def list_files(source: SourceSpec) -> list[SourceFile]:
-    """Return the documents of a source, sorted by path.
-
-    With `standalone_media`, pictures and videos that none of the listed pages embeds are documents too.
+def list_source(source: SourceSpec) -> Listing:
+    """Return what a folder holds. Each file is read once, for its hash and format; no document is parsed.
 
     Raises:
         SourceError: the folder is missing, or no document matches; the message names the path and the
             patterns.
     """
-    listed, media = [], []
-    for info, uri in _matching(source):
-        format = _format_by_name(uri) or _sniff(_head(source, info))
-        if format in _MEDIA:
-            media.append((info, uri))
-        elif format is not None:
-            listed.append((info, uri))
-    if source.standalone_media:
-        embedded = {href for _, uri in listed for href in _hrefs(source, uri)}
-        listed += [(info, uri) for info, uri in media if uri not in embedded]
-    if not listed:
+    files = _all_files(source)
+    with concurrent.futures.ThreadPoolExecutor(_NUM_READERS) as pool:
+        seen = list(pool.map(lambda file: _look_at(source, *file), files))
+    is_chosen, is_asked_for = _choices(source)
+    documents, media, counts = [], [], collections.Counter[str]()
+    for file in sorted(seen, key=lambda file: file.uri):
+        what = _fate(file, is_chosen(file.uri), is_asked_for(file.uri))
+        counts[what] += 1
+        if what == "documents":
+            documents.append(file)
+        elif what == "media":
+            media.append(file)
+    if not documents and not (media and source.standalone_media):
         hint = f"; for the {len(media)} pictures and videos there, set standalone_media" if media else ""
         raise SourceError(
             f"path: no document below {source.path} matches include {list(source.include)} "
             f"without exclude {list(source.exclude)}{hint}"
         )
-    listed.sort(key=lambda entry: entry[1])
-    return [SourceFile(uri, info.size, _hash(source, info)) for info, uri in listed]
+    fingerprint = ids.fingerprint(sorted((file.uri, file.content_id) for file in seen))
+    return Listing(tuple(documents), tuple(media), dict(sorted(counts.items())), fingerprint)
 
 
-def fingerprint(source: SourceSpec) -> str:
-    """Return a hash over every file of the folder, path and bytes, so that a changed picture changes it.
+def list_files(source: SourceSpec) -> list[SourceFile]:
+    """Return the documents of a source, sorted by path, containers whole.
+
+    With `standalone_media`, pictures and videos that nothing else embeds are documents too; to tell, every
+    document is parsed.
 
     Raises:
-        SourceError: the folder is missing.
+        SourceError: as `list_source`.
     """
-    return ids.fingerprint(sorted((uri, _hash(source, info)) for info, uri in _all_files(source)))
+    listing = list_source(source)
+    if not source.standalone_media:
+        return list(listing.documents)
+    from datapipe.sources import survey  # which imports this module
+
+    return survey.with_standalone(listing, survey.links(source, listing.documents))
 
 
-def load(source: SourceSpec, uri: str) -> bytes:
-    """Return the bytes of a file of the source by its path from the root.
+def place(source: SourceSpec, uri: str) -> Place:
+    """Return where a file of the source lies, by its path from the root.
 
     Raises:
-        SourceError: the path leads out of the folder, or there is no such file.
+        SourceError: the path leads out of the folder.
     """
     if "\0" in uri or posixpath.isabs(uri) or not _is_encodable(uri):
         raise SourceError(f"{uri!r} names no file in the source folder {source.path}")
@@ -120,8 +150,21 @@ def load(source: SourceSpec, uri: str) -> bytes:
         inner_root, inside = os.path.realpath(inner_root), os.path.realpath(path)
     if not inside.startswith(inner_root.rstrip("/") + "/"):
         raise SourceError(f"{uri!r} leads out of the source folder {source.path}")
+    return fs, path
+
+
+def load(source: SourceSpec, uri: str, max_bytes: int | None = None) -> bytes:
+    """Return the bytes of a file of the source by its path from the root.
+
+    Raises:
+        SourceError: the path leads out of the folder, or there is no such file.
+        FileTooLarge: the file has more than `max_bytes`; it was not read.
+    """
+    fs, path = place(source, uri)
     try:
         with fs.open_input_file(path) as file:
+            if max_bytes is not None and file.size() > max_bytes:
+                raise FileTooLarge(f"{file.size()} bytes, more than {max_bytes}")
             return file.read()
     except OSError as error:
         if error.errno not in _NO_SUCH_FILE and fs.get_file_info(path).type == pafs.FileType.File:
@@ -129,37 +172,67 @@ def load(source: SourceSpec, uri: str) -> bytes:
         raise SourceError(f"no file {uri!r} in the source folder {source.path}") from error
 
 
-def format_of(data: bytes, uri: str) -> str | None:
-    """Return which reader a file is for (html, mallard, rst, markdown, text, image, video), or None."""
-    return _format_by_name(uri) or _sniff(data[:HEAD_BYTES])
-
-
-def read(data: bytes, uri: str) -> RawDocument:
+def read(data: bytes, uri: str, format: str | None = None, max_bytes: int | None = None) -> RawDocument:
     """Read a file as a document with the reader for it.
 
+    Args:
+        format: as `formats` names it; told by name and bytes if it is not given.
+        max_bytes: what a gzip file may unpack to.
+
     Raises:
+        UnsupportedFormat: the format is known and not read here.
         ReadError: no reader knows the file, or the one that does cannot read it.
     """
-    format = format_of(data, uri)
-    if format is None:
+    suffix = posixpath.splitext(uri)[1].lower()
+    if data.startswith(_GZIP) and (suffix == ".gz" or formats.by_name(uri) is None):
+        data, uri, format = _unpacked(data, max_bytes), posixpath.splitext(uri)[0], None
+    head = data[: formats.HEAD_BYTES]
+    if format in (None, UNKNOWN):
+        format = formats.of(uri, head, lambda: zipfile.ZipFile(io.BytesIO(data)).namelist())
+    if format == "image":
+        return document("image", None, None, [Item("image", "figure", href=uri)])
+    if format == formats.UNSUPPORTED:
+        what = formats.unsupported(head, uri) or "an OpenDocument or Excel file"
+        raise UnsupportedFormat(f"{what}: a known format, and not read here")
+    if format is None or format not in _READERS:
         raise ReadError("no reader for this file")
-    return _READERS[format](data, uri)
+    return _reader(format)(data, uri)
 
 
-def _read_image(data: bytes, uri: str) -> RawDocument:
-    del data
-    return document("image", None, None, [Item("image", "figure", href=uri)])
+def _reader(format: str) -> Reader:
+    """Return a format's reader. It is loaded only now, so that one whose library is missing stops no other.
+
+    Raises:
+        ReadError: the library is missing.
+    """
+    module, function = _READERS[format]
+    try:
+        return getattr(importlib.import_module(f"datapipe.sources.{module}"), function)
+    except ModuleNotFoundError as error:
+        raise ReadError(f"reading {format} needs {error.name}, which is not installed") from error
 
 
-_READERS: dict[str, Reader] = {
-    "html": html.read,
-    "mallard": markup.read_mallard,
-    "rst": markup.read_rst,
-    "markdown": markup.read_markdown,
-    "text": text.read,
-    "image": _read_image,
-    "video": video.read,
-}
+def _unpacked(data: bytes, max_bytes: int | None) -> bytes:
+    """Return what a gzip file holds, all its members.
+
+    Raises:
+        FileTooLarge: it holds more than `max_bytes`; no more than that was unpacked.
+        MalformedMarkup: it is damaged, or ends early.
+    """
+    unpacked = bytearray()
+    while data.startswith(_GZIP):
+        member = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        room = 0 if max_bytes is None else max_bytes - len(unpacked) + 1
+        try:
+            unpacked += member.decompress(data, room)
+        except zlib.error as error:
+            raise MalformedMarkup(f"gzip: {error}") from error
+        if max_bytes is not None and len(unpacked) > max_bytes:
+            raise FileTooLarge(f"unpacks to more than {max_bytes} bytes")
+        if not member.eof:
+            raise MalformedMarkup("gzip: the file ends early")
+        data = member.unused_data
+    return bytes(unpacked)
 
 
 def _is_encodable(uri: str) -> bool:
@@ -167,7 +240,7 @@ def _is_encodable(uri: str) -> bool:
 
 
 @functools.lru_cache(maxsize=8)
-def _filesystem(root: str) -> tuple[pafs.FileSystem, str]:
+def _filesystem(root: str) -> Place:
     return shard.filesystem(root)
 
 
@@ -186,16 +259,54 @@ def _all_files(source: SourceSpec) -> list[tuple[pafs.FileInfo, str]]:
     return [(i, posixpath.relpath(i.path, root)) for i in infos if i.type == pafs.FileType.File]
 
 
-def _matching(source: SourceSpec) -> list[tuple[pafs.FileInfo, str]]:
-    """Return the files that the globs choose, hidden ones left out."""
-    include, exclude = ([_glob(p) for p in patterns] for patterns in (source.include, source.exclude))
-    return [
-        (info, uri)
-        for info, uri in _all_files(source)
-        if not any(part.startswith(".") for part in uri.split("/"))
-        and any(p.fullmatch(uri) for p in include)
-        and not any(p.fullmatch(uri) for p in exclude)
-    ]
+def _look_at(source: SourceSpec, info: pafs.FileInfo, uri: str) -> SourceFile:
+    """Read a file once, for its hash and its first bytes. One that cannot be read has no hash."""
+    fs, _ = _filesystem(_root(source))
+    digest, head = hashlib.blake2b(digest_size=ids.CONTENT_ID_BYTES), b""
+    try:
+        with fs.open_input_stream(info.path, compression=None) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                head = head or chunk[: formats.HEAD_BYTES]
+                digest.update(chunk)
+    except OSError:  # it may be used by nobody; if it is, reading it fails again and is reported
+        return SourceFile(uri, info.size, "", formats.by_name(uri) or UNKNOWN)
+    format = formats.of(uri, head, lambda: _zip_names(fs, info.path))
+    return SourceFile(uri, info.size, digest.hexdigest(), format or UNKNOWN)
+
+
+def _zip_names(fs: pafs.FileSystem, path: str) -> list[str]:
+    try:
+        with fs.open_input_file(path) as file:
+            return zipfile.ZipFile(file).namelist()
+    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError):
+        return []
+
+
+def _fate(file: SourceFile, is_chosen: bool, is_asked_for: bool) -> str:
+    """Return what becomes of a file."""
+    if any(part.startswith(".") for part in file.uri.split("/")):
+        return "hidden"
+    if not is_chosen:
+        return "not_chosen"
+    if file.format in formats.MEDIA:
+        return "media"
+    if file.format == formats.CAPTIONS:
+        return formats.CAPTIONS
+    if file.format == UNKNOWN and not is_asked_for:
+        return f"ignored_{posixpath.splitext(file.uri)[1].lower().lstrip('.') or 'without_suffix'}"
+    return "documents"
+
+
+def _choices(source: SourceSpec) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
+    """Return whether the globs choose a path, and whether one of them asks for more than any file."""
+    include = {pattern: _glob(pattern) for pattern in source.include}
+    exclude = [_glob(pattern) for pattern in source.exclude]
+    asking = [regex for pattern, regex in include.items() if pattern.rpartition("/")[2].strip("*")]
+
+    def is_chosen(uri: str) -> bool:
+        return any(p.fullmatch(uri) for p in include.values()) and not any(p.fullmatch(uri) for p in exclude)
+
+    return is_chosen, lambda uri: any(p.fullmatch(uri) for p in asking)
 
 
 def _glob(pattern: str) -> re.Pattern[str]:
@@ -203,47 +314,3 @@ def _glob(pattern: str) -> re.Pattern[str]:
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", pattern.strip("/"))
     meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return re.compile("".join(meaning.get(part, re.escape(part)) for part in parts), re.DOTALL)
-
-
-def _format_by_name(uri: str) -> str | None:
-    return _FORMAT_OF_SUFFIX.get(posixpath.splitext(uri)[1].lower())
-
-
-def _sniff(head: bytes) -> str | None:
-    """Tell the format of a file whose name does not."""
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if start.startswith((b"<!doctype html", b"<html")) or (start.startswith(b"<?xml") and b"<html" in start):
-        return "html"
-    if start.startswith((b"<page", b"<?xml")) and markup.MALLARD.encode() in start and b"<page" in start:
-        return "mallard"
-    if head[4:8] == b"ftyp":
-        return "image" if head[8:12] in (b"avif", b"avis", b"heic", b"mif1") else "video"
-    if head[:4] == b"RIFF":
-        return {b"WEBP": "image", b"AVI ": "video"}.get(head[8:12])
-    return next((format for magic, format in _MAGIC if head.startswith(magic)), None)
-
-
-def _head(source: SourceSpec, info: pafs.FileInfo) -> bytes:
-    with _open(source, info) as file:
-        return file.read(HEAD_BYTES)
-
-
-def _hash(source: SourceSpec, info: pafs.FileInfo) -> str:
-    digest = hashlib.blake2b(digest_size=ids.CONTENT_ID_BYTES)
-    with _open(source, info) as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _open(source: SourceSpec, info: pafs.FileInfo) -> Any:
-    fs, _ = _filesystem(_root(source))
-    return fs.open_input_stream(info.path, compression=None)
-
-
-def _hrefs(source: SourceSpec, uri: str) -> set[str]:
-    """Return the files a page embeds; none when the page cannot be read, which ingest reports."""
-    try:
-        return {item.href for item in read(load(source, uri), uri).items if item.href}
-    except Exception:  # a fault of one file must not stop the listing; ingest quarantines it
-        return set()

@@ -29,7 +29,7 @@ def test_documents_are_listed_sorted_with_size_and_content_hash(tmp_path: Path) 
     )
     listed = files.list_files(SourceSpec(path=str(root)))
     assert [f.uri for f in listed] == ["a/y.txt", "a/z.md", "b.html"]
-    assert listed[2] == files.SourceFile("b.html", len(PAGE), ids.content_id(PAGE.encode()))
+    assert listed[2] == files.SourceFile("b.html", len(PAGE), ids.content_id(PAGE.encode()), "html")
 
 
 def test_files_without_a_telling_name_are_sniffed(tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ def test_missing_folder_and_empty_globs_name_what_was_asked(tmp_path: Path) -> N
 def test_fingerprint_changes_with_any_file_and_not_with_its_place(tmp_path: Path) -> None:
     content: dict[str, bytes | str] = {"p.html": PAGE, "img/a.png": make.picture()}
     one, two = (SourceSpec(path=str(make.folder(tmp_path / name, content))) for name in ("one", "two"))
-    assert files.fingerprint(one) == files.fingerprint(two)
+    assert files.list_source(one).fingerprint == files.list_source(two).fingerprint
     make.folder(tmp_path / "two", {"img/a.png": make.picture(seed=1)})
-    assert files.fingerprint(one) != files.fingerprint(two)
+    assert files.list_source(one).fingerprint != files.list_source(two).fingerprint
 
 
 @pytest.mark.parametrize(

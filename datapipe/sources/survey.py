@@ -1,0 +1,142 @@
+"""What only a look into the files tells before they are ingested: how many documents a container holds, and
+which files other files embed.
+
+Owns the guarded look itself, and what follows from it: the pictures and videos that stand alone, and the cut
+into partitions. Runs once over a source, in parts, on any number of workers; its result does not depend on
+the parts.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from datapipe import guard as guards
+from datapipe.guard import Failure, Guard, Unguarded
+from datapipe.sources import containers, formats
+from datapipe.sources.containers import Container
+from datapipe.sources.files import Listing, SourceFile, load, place, read
+from datapipe.sources.items import is_remote, resolve
+from datapipe.spec import IngestSpec, SourceSpec
+
+BYTES_PER_LIMIT = 64 * 1024**2  # a container of so many bytes may take one time limit; a larger one more
+
+
+@dataclasses.dataclass(frozen=True)
+class Surveyed:
+    """What was found in a file. `num_members` and `index` are None for what is no container."""
+
+    uri: str
+    num_members: int | None
+    index: bytes | None
+    links: list[str]  # paths from the source's root
+
+
+def survey(
+    source: SourceSpec, files: Sequence[SourceFile], spec: IngestSpec, guard: Guard | Unguarded | None = None
+) -> list[Surveyed]:
+    """Look into files; into pages only where it matters what they embed (`standalone_media`).
+
+    A file that cannot be read has no members and no links: `ingest` reads it again and reports it.
+    """
+    guard = guard or guards.shared(spec.time_limit_s, spec.memory_limit_bytes)
+    found = {file.uri: Surveyed(file.uri, None, None, []) for file in files}
+    for file in files:
+        if file.format in formats.CONTAINERS:
+            found[file.uri] = _survey_container(source, file, spec, guard)
+    if source.standalone_media:
+        pages = [file for file in files if file.format in formats.DOCUMENTS]
+        for uri, names in zip((f.uri for f in pages), _page_links(source, pages, spec, guard), strict=True):
+            found[uri] = dataclasses.replace(found[uri], links=names)
+    return [found[file.uri] for file in files]
+
+
+def links(source: SourceSpec, files: Sequence[SourceFile]) -> set[str]:
+    """Return every file that files of a source embed."""
+    looked = survey(source, files, IngestSpec())
+    return {name for one in looked for name in one.links}
+
+
+def with_standalone(listing: Listing, embedded: set[str]) -> list[SourceFile]:
+    """Return documents, and pictures and videos that are not embedded, sorted by path."""
+    alone = [file for file in listing.media if file.uri not in embedded]
+    return sorted([*listing.documents, *alone], key=lambda file: file.uri)
+
+
+def partitions(
+    files: Iterable[SourceFile], num_members: Mapping[str, int], size: int
+) -> list[list[SourceFile]]:
+    """Cut files, sorted by path, into lists of at most `size` documents, in order.
+
+    A container is cut into ranges of its documents. Its last range is open, so that where it breaks, exactly
+    one range meets the break. One without documents counts as none, and has a range that says so.
+    """
+    cut: list[list[SourceFile]] = []
+    room = 0
+    for file in files:
+        count = num_members.get(file.uri)
+        start, end = 0, 1 if count is None else count
+        while start < end or start == 0:
+            if room == 0:
+                cut.append([])
+                room = size
+            stop = min(end, start + room)
+            room -= stop - start
+            bounds = None if count is None else (start, stop if stop < end else None)
+            cut[-1].append(dataclasses.replace(file, members=bounds))
+            start = stop
+            if start == 0:
+                break
+    return cut
+
+
+def container(source: SourceSpec, file: SourceFile) -> Container:
+    """Return how to open a container.
+
+    Raises:
+        SourceError: its path leads out of the source.
+    """
+    fs, path = place(source, file.uri)
+    return Container(fs, path, file.uri, file.content_id, file.format, file.index)
+
+
+def time_limit_s(file: SourceFile, spec: IngestSpec) -> float:
+    """Return how long going through a whole container may take."""
+    return spec.time_limit_s * (1 + file.size_bytes // BYTES_PER_LIMIT)
+
+
+def _survey_container(
+    source: SourceSpec, file: SourceFile, spec: IngestSpec, guard: Guard | Unguarded
+) -> Surveyed:
+    given, limit_s = container(source, file), time_limit_s(file, spec)
+    (counted,) = guard.each(containers.survey, [(given,)], limit_s)
+    num_members, index = (0, None) if isinstance(counted, Failure) else counted
+    names: list[str] = []
+    if source.standalone_media:
+        (named,) = guard.each(containers.links, [(given, spec.max_file_bytes)], limit_s)
+        names = _from_root(file.uri, [] if isinstance(named, Failure) else named)
+    return Surveyed(file.uri, num_members, index, names)
+
+
+def _from_root(uri: str, names: Iterable[str]) -> list[str]:
+    """Return the names of files that lie beside a container, as paths from the root of the source."""
+    resolved = (resolve(uri, name) for name in names if not is_remote(name))
+    return [name for name in resolved if name]
+
+
+def _page_links(
+    source: SourceSpec, pages: Sequence[SourceFile], spec: IngestSpec, guard: Guard | Unguarded
+) -> list[list[str]]:
+    def given() -> Iterable[tuple[bytes, str, str, int]]:
+        for page in pages:
+            try:
+                data = load(source, page.uri, spec.max_file_bytes)
+            except Exception:  # the border of one bad file: `ingest` reports it
+                data = b""
+            yield data, page.uri, page.format, spec.max_file_bytes
+
+    found = guard.each(_hrefs, given())
+    return [[] if isinstance(names, Failure) else names for names in found]
+
+
+def _hrefs(data: bytes, uri: str, format: str, max_bytes: int) -> list[str]:
+    """Return the files a page embeds."""
+    return sorted({item.href for item in read(data, uri, format, max_bytes).items if item.href})

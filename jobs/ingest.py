@@ -1,0 +1,158 @@
+"""The ingest step of a prepare job: survey, cut into partitions, ingest.
+
+Owns how the files of all sources become tasks; what is in a file, `datapipe.sources.survey` says, and what is
+made of it, `datapipe.stages.ingest`.
+"""
+
+import dataclasses
+import functools
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+
+from datapipe.on_ray import Output, Step, finish
+from datapipe.sources import files as source_files
+from datapipe.sources import formats, survey
+from datapipe.spec import IngestSpec, SourceSpec
+from datapipe.stages import ingest
+from jobs.errors import JobError
+from jobs.spec import PrepareJob
+from jobs.state import RunState
+from schemas import shard
+
+_SURVEY = pa.schema(
+    [
+        pa.field("uri", pa.string(), nullable=False),
+        pa.field("num_members", pa.int64()),  # documents of a container
+        pa.field("index", pa.large_binary()),  # to reach them
+        pa.field("links", pa.list_(pa.string()), nullable=False),  # files it embeds
+    ]
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """Files of one source that a task works on; and of its containers, which shard holds the index."""
+
+    source: SourceSpec
+    files: list[source_files.SourceFile]
+    shards: dict[str, str] = dataclasses.field(default_factory=dict)  # by uri
+
+
+def ingest_step(run: RunState, job: PrepareJob) -> None:
+    sources = [
+        source.model_copy(update={"collection": source_files.collection(source)}) for source in job.sources
+    ]
+    # Where a corpus lies does not change what is made of it: its content does.
+    hashed = {
+        "limits": job.ingest.model_dump(mode="json"),
+        "sources": [source.model_dump(mode="json", exclude={"path"}) for source in sources],
+    }
+    listings = [source_files.list_source(source) for source in sources]
+    step = run.step("ingest", ingest.VERSION, hashed, *(listing.fingerprint for listing in listings))
+
+    def work() -> shard.Manifest:
+        parts = _partitions(run, job.ingest, step, sources, listings)
+        task = functools.partial(_ingest_partition, job.ingest, step.path)
+        records = run.engine.run_phase(step, task, parts)
+        if not any(_num_documents(record) for record in records):
+            raise JobError(
+                f"none of the {sum(len(part.files) for part in parts)} files could be read; the reasons "
+                f"stand in {shard.join(step.path, 'quarantine-*.arrow')}"
+            )
+        return finish(step, [*records, _record_of_files(listings)], "documents")
+
+    run.commit(step, work)
+
+
+def _num_documents(record: dict[str, Any]) -> int:
+    return sum(file["num_rows"] for file in record["files"] if shard.table_of(file["name"]) == "documents")
+
+
+def _record_of_files(listings: list[source_files.Listing]) -> dict[str, Any]:
+    """Return what became of every file, as the record of one more partition."""
+    counts = sum((Counter(listing.counts) for listing in listings), Counter[str]())
+    metrics = {f"files_{what}": count for what, count in sorted(counts.items())}
+    return {"files": [], "rows_in": 0, "dropped": {}, "metrics": metrics}
+
+
+def _partitions(
+    run: RunState,
+    spec: IngestSpec,
+    step: Step,
+    sources: list[SourceSpec],
+    listings: list[source_files.Listing],
+) -> list[_Part]:
+    """Look into the files where the cut depends on what is in them, and cut."""
+    looked_into = [
+        (number, part)
+        for number, (source, listing) in enumerate(zip(sources, listings, strict=True))
+        for part in _to_survey(source, listing, spec.documents_per_partition)
+    ]
+    run.engine.run_phase(
+        step, functools.partial(_survey_part, spec), [part for _, part in looked_into], "survey"
+    )
+    num_members: list[dict[str, int]] = [{} for _ in sources]
+    shards: list[dict[str, str]] = [{} for _ in sources]
+    links: list[set[str]] = [set() for _ in sources]
+    for index, (number, _) in enumerate(looked_into):
+        name = shard.shard_name("survey", index)
+        columns = ["uri", "num_members", "links"]
+        for row in shard.read_table(shard.join(step.path, name), columns).to_pylist():
+            links[number].update(row["links"])
+            if row["num_members"] is not None:
+                num_members[number][row["uri"]] = row["num_members"]
+                shards[number][row["uri"]] = name
+    parts = []
+    for number, (source, listing) in enumerate(zip(sources, listings, strict=True)):
+        files = (
+            survey.with_standalone(listing, links[number])
+            if source.standalone_media
+            else list(listing.documents)
+        )
+        for cut in survey.partitions(files, num_members[number], spec.documents_per_partition):
+            used = {file.uri: shards[number][file.uri] for file in cut if file.members is not None}
+            parts.append(_Part(source, cut, used))
+    return parts
+
+
+def _to_survey(source: SourceSpec, listing: source_files.Listing, size: int) -> list[_Part]:
+    """Return the files to look into, in parts: each container alone, and pages if what they embed matters."""
+    is_container = [file.format in formats.CONTAINERS for file in listing.documents]
+    containers = [f for f, is_one in zip(listing.documents, is_container, strict=True) if is_one]
+    pages = [f for f, is_one in zip(listing.documents, is_container, strict=True) if not is_one]
+    if not source.standalone_media:
+        pages = []
+    groups = [*([file] for file in containers), *(pages[i : i + size] for i in range(0, len(pages), size))]
+    return [_Part(source, group) for group in groups]
+
+
+def _survey_part(spec: IngestSpec, part: _Part) -> Output:
+    rows = [dataclasses.asdict(found) for found in survey.survey(part.source, part.files, spec)]
+    return Output({"survey": pa.Table.from_pylist(rows, schema=_SURVEY)})
+
+
+def _ingest_partition(spec: IngestSpec, step_path: str, part: _Part) -> Output:
+    load = functools.partial(source_files.load, part.source, max_bytes=spec.max_file_bytes)
+    files = [
+        dataclasses.replace(file, index=_index(step_path, part.shards[file.uri], file.uri))
+        if file.uri in part.shards
+        else file
+        for file in part.files
+    ]
+    made = ingest.ingest(files, part.source, spec, load)
+    reasons = Counter(made.quarantine["error_class"].to_pylist())
+    kinds = Counter(made.media["kind"].to_pylist())
+    unusable = made.media.num_rows - made.media["error"].null_count
+    return Output(
+        {"documents": made.documents, "media": made.media, "quarantine": made.quarantine},
+        rows_in=made.documents.num_rows + made.quarantine.num_rows,
+        dropped={f"quarantine:{name}": n for name, n in sorted(reasons.items())},
+        metrics={f"media_{kind}": n for kind, n in sorted(kinds.items())} | {"media_unusable": unusable},
+    )
+
+
+def _index(step_path: str, name: str, uri: str) -> bytes | None:
+    table = shard.read_table(shard.join(step_path, name), ["uri", "index"])
+    return table["index"][table["uri"].to_pylist().index(uri)].as_py()

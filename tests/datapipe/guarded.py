@@ -1,0 +1,87 @@
+"""What a guard has to survive: functions that hang, crash, fill the memory or return what does not pickle.
+
+They run in the guard's child, which imports them by this module's name.
+"""
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+
+def double(number: int) -> int:
+    """Behave."""
+    return 2 * number
+
+
+def length(data: bytes) -> tuple[int, bytes]:
+    """Return how long bytes are, and their last ten."""
+    return len(data), data[-10:]
+
+
+def grow(size_bytes: int) -> dict[str, bytes]:
+    """Return many bytes, inside of something."""
+    return {"data": bytes([7]) * size_bytes}
+
+
+def misbehave(how: str) -> Any:
+    """Do what no `except` stops, and some of what one does."""
+    match how:
+        case "loop":
+            while True:
+                pass
+        case "loop in C":
+            ctypes.CDLL(None).pause()
+        case "segfault":
+            ctypes.string_at(0)
+        case "abort":
+            os.abort()
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exit":
+            os._exit(3)
+        case "memory":
+            return len(bytearray(1 << 31))
+        case "memory of a library":
+            try:
+                bytearray(1 << 31)
+            except MemoryError as error:
+                raise ValueError("a damaged picture") from error
+        case "error":
+            raise ValueError(f"no good: {object()}")
+        case "unpicklable":
+            return lambda: None
+        case "memory in C":
+            libc = ctypes.CDLL(None)
+            libc.malloc.restype = ctypes.c_void_p
+            if libc.malloc(ctypes.c_size_t(1 << 31)) is None:
+                raise MemoryError
+    return how
+
+
+def leak(size_bytes: int) -> int:
+    """Keep memory that nobody will free, and return who did."""
+    _kept.append(bytearray(size_bytes))
+    return os.getpid()
+
+
+_kept: list[bytearray] = []
+
+
+def process_id() -> int:
+    """Return which process works."""
+    return os.getpid()
+
+
+def numbers(*ends: str) -> Iterator[Any]:
+    """Yield numbers, misbehaving where told."""
+    for number, end in enumerate(ends):
+        yield number if end == "" else misbehave(end)
+
+
+def sleep(seconds: float) -> float:
+    """Take a while."""
+    time.sleep(seconds)
+    return seconds
