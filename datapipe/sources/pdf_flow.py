@@ -200,7 +200,7 @@ def _is_caption(piece: _Piece, before: _Piece | None, after: _Piece | None, how:
     is_under = before is not None and before.picture is not None and _is_beside(piece, before)
     is_small = paragraph.style.size <= _SMALL * how.size or paragraph.style.italic
     is_small = is_small or _SUBLABEL.match(text) is not None
-    return is_under and is_small and len(paragraph.lines) <= _HEADING_LINES
+    return is_under and is_small and not paragraph.is_bold and len(paragraph.lines) <= _HEADING_LINES
 
 
 def _is_beside(piece: _Piece, other: _Piece | None) -> bool:

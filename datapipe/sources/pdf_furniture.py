@@ -25,10 +25,9 @@ _MIN_SLOT_PAGES = 5
 _BUCKET = 4.0  # points; heights in the same or the next bucket are the same
 _MAX_SIZE = 1.12  # times the size of most text; titles of slides repeat as well, and are larger
 _SAME_PLACE = 2.0  # points
-_NUMBER = re.compile(r"\d+")
-_ROMAN = re.compile(r"[ivxlcdm]+")
-_ROMAN_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100, "d": 500, "m": 1000}
-_PAGE_NUMBER = re.compile(r"\W*(\d{1,5})\W*")
+_NUMBER = re.compile(r"\d{1,6}|\b[ivxl]+\b")
+_ROMAN_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50}
+_PAGE_NUMBER = re.compile(r"\W*(\d{1,5}|[ivxl]+)\W*")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class _Candidate:
     page: int
     running: Running
     bucket: int
-    key: str
+    keys: tuple[str, ...]  # what it has in common with the same header on another page
     size: float
     baseline: float
 
@@ -98,46 +97,51 @@ def _candidates(index: int, page: Page, body_size: float) -> list[_Candidate]:
             bucket = round((row.bottom if reason == "page_header" else page.height - row.bottom) / _BUCKET)
             text = joined(part)
             running = Running(text, reason, tuple(word.number for word in part))
-            found.append(_Candidate(index, running, bucket, _key(text), size, row.bottom))
+            found.append(_Candidate(index, running, bucket, _keys(text, index), size, row.bottom))
     return found
 
 
-def _key(text: str) -> str:
-    """Return what a line has in common with the same header on another page."""
-    words = text.casefold().split()
-    return " ".join("#" if _ROMAN.fullmatch(word) else _NUMBER.sub("#", word) for word in words)
+def _keys(text: str, page: int) -> tuple[str, ...]:
+    """Return what a line may have in common with others: its text, and that with a number that counts pages.
+
+    The numbers of sections, which stand in headings at the top of pages, count none.
+    """
+    text = " ".join(text.casefold().split())
+    keys = [text]
+    for match in _NUMBER.finditer(text):
+        offset = _value(match.group()) - page
+        keys.append(f"{text[: match.start()]}<{offset}>{text[match.end() :]}")
+    return tuple(keys)
+
+
+def _value(number: str) -> int:
+    """Return the value of a number in digits, or in Roman ones."""
+    if number.isdecimal():
+        return int(number)
+    values = [_ROMAN_VALUES[c] for c in number]
+    return sum(-v if v < after else v for v, after in itertools.zip_longest(values, values[1:], fillvalue=0))
 
 
 def _page_numbers(candidates: Sequence[_Candidate], num_pages: int) -> set[_Candidate]:
     """Return the lone numbers that count the pages."""
     offsets: dict[int, list[_Candidate]] = defaultdict(list)
     for c in candidates:
-        if (number := _page_number(c.running.text)) is not None:
-            offsets[number - c.page].append(c)
+        if match := _PAGE_NUMBER.fullmatch(c.running.text.casefold()):
+            offsets[_value(match.group(1)) - c.page].append(c)
     enough = min(_MIN_PAGES, max(2, num_pages))
     return {c for group in offsets.values() if len({c.page for c in group}) >= enough for c in group}
-
-
-def _page_number(text: str) -> int | None:
-    """Return the number that a line consists of."""
-    if match := _PAGE_NUMBER.fullmatch(text):
-        return int(match.group(1))
-    text = text.casefold()
-    if not _ROMAN.fullmatch(text):
-        return None
-    values = [_ROMAN_VALUES[c] for c in text]
-    return sum(-v if v < after else v for v, after in itertools.zip_longest(values, values[1:], fillvalue=0))
 
 
 def _repeated(candidates: Sequence[_Candidate], numbers: set[_Candidate]) -> set[_Candidate]:
     pages: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     for c in candidates:
-        for bucket in (c.bucket - 1, c.bucket, c.bucket + 1):
-            pages[c.running.reason, c.key, bucket].add(c.page)
+        for key in c.keys:
+            for bucket in (c.bucket - 1, c.bucket, c.bucket + 1):
+                pages[c.running.reason, key, bucket].add(c.page)
     return numbers | {
         c
         for c in candidates
-        if c.key.strip("#.-–—|/ ") and len(pages[c.running.reason, c.key, c.bucket]) >= _MIN_PAGES
+        if any(len(pages[c.running.reason, key, c.bucket]) >= _MIN_PAGES for key in c.keys)
     }
 
 
@@ -162,8 +166,12 @@ def _on_overlays(
     candidates: Sequence[_Candidate], found: set[_Candidate], overlays: frozenset[int]
 ) -> set[_Candidate]:
     """Return the headers and footers of overlays, which are those of the slides they become."""
-    keys = {(c.running.reason, c.bucket, c.key) for c in found}
-    return {c for c in candidates if c.page in overlays and (c.running.reason, c.bucket, c.key) in keys}
+    keys = {(c.running.reason, c.bucket, key) for c in found for key in c.keys}
+    return {
+        c
+        for c in candidates
+        if c.page in overlays and any((c.running.reason, c.bucket, key) in keys for key in c.keys)
+    }
 
 
 def _is_outermost(page: Page, candidate: _Candidate, found: set[_Candidate]) -> bool:

@@ -9,6 +9,7 @@ and their order `pdf_order`'s.
 import bisect
 import dataclasses
 import itertools
+import re
 import statistics
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -25,6 +26,8 @@ _MIN_GUTTER_ROWS = 3  # with text on both sides
 _WIDE_GUTTER = 2.0  # of the size; for these two rows are enough
 _WIDE_GAP = 4.0  # of the size; wider than any space: one row is enough
 _SPACE = 0.15  # of the size; words that were not drawn one after the other are parted by wider gaps
+_MIN_CONTENTS = 3  # rows with dotted leaders
+PAGE_NUMBER = re.compile(r"\d{1,4}|[ivxlc]{1,6}")
 _NO_SPACE = 0.08  # of the size; no space is narrower
 _WIDE_SPACE = 0.25  # of the size; as wide a gap is a space even where pdfium saw none
 _MONO_SPACE = 0.4  # of a character's width, in fonts of one width
@@ -287,6 +290,7 @@ def _free_part(
 def segments(rows: Sequence[Row], gutters: Sequence[Gutter]) -> list[list[list[Word]]]:
     """Return each row's words cut at the gutters that pass it, and where a gap is wider than any space."""
     result = []
+    in_contents = is_contents(rows)
     for number, row in enumerate(rows):
         cuts = sorted((g.x0 + g.x1) / 2 for g in gutters if g.first <= number <= g.last)
         parts: list[list[Word]] = []
@@ -294,7 +298,12 @@ def segments(rows: Sequence[Row], gutters: Sequence[Gutter]) -> list[list[list[W
         size = row.size
         for word in row.words:
             place = bisect.bisect_right(cuts, (word.x0 + word.x1) / 2)
-            if end is None or place != part or _is_apart(parts[-1][-1], word, word.x0 - end, size):
+            is_led = in_contents and PAGE_NUMBER.fullmatch(word.text) is not None
+            if (
+                end is None
+                or place != part
+                or (not is_led and _is_apart(parts[-1][-1], word, word.x0 - end, size))
+            ):
                 parts.append([])
                 end = word.x1
             parts[-1].append(word)
@@ -303,10 +312,21 @@ def segments(rows: Sequence[Row], gutters: Sequence[Gutter]) -> list[list[list[W
     return result
 
 
+def is_leader(word: Word) -> bool:
+    """Return whether a word is a dot, or dots, that lead to a page number."""
+    return not word.text.strip(".·․‥…")
+
+
+def is_contents(rows: Sequence[Row]) -> bool:
+    """Return whether rows are (partly) a table of contents, whose dots lead to page numbers."""
+    led = (sum(is_leader(w) for w in row.words) >= 3 or "....." in row.words[-1].text for row in rows)
+    return sum(led) >= _MIN_CONTENTS
+
+
 def _is_apart(last: Word, word: Word, gap: float, size: float) -> bool:
     """Return whether two words in a row are of two lines: far apart, or apart and not on one baseline."""
     if gap > _WIDE_GAP * max(size, word.style.size):
-        return True
+        return not is_leader(last)
     is_level = abs(last.baseline - word.baseline) <= _SAME_PLACE * size
     same_size = abs(last.style.size - word.style.size) <= 0.1 * size
     return gap > _MIN_GUTTER * size and same_size and not is_level

@@ -232,6 +232,8 @@ def _is_label(line: Line, last: Line, following: Line | None, is_short: bool, gr
     hangs = following is not None and abs(following.box.x0 - line.body_x0) < 0.4 * line.style.size
     if hangs and line.body_x0 - line.box.x0 > 0.5 * line.style.size:
         return True
+    if _has_label(group[0]) and line.box.x0 - group[0].body_x0 > 0.5 * line.style.size:
+        return line.body_x0 - line.box.x0 > _INDENT * line.style.size  # an item of an inner list
     after = last.text.rstrip(_CLOSERS)[-1:] in _SENTENCE_ENDS
     same_place = abs(line.box.x0 - group[0].box.x0) < 0.3 * line.style.size
     return is_short or (after and same_place and _has_label(group[0]))

@@ -12,6 +12,7 @@ import re
 import statistics
 from collections.abc import Sequence
 
+from datapipe.sources import pdf_lines
 from datapipe.sources.pdf_geometry import Box
 from datapipe.sources.pdf_lines import Gutter, Row, joined, rows
 from datapipe.sources.pdf_words import Word
@@ -155,6 +156,8 @@ class _Side:
     is_label: bool  # bullets or numbers of list items
     is_code: bool  # of fonts of one width, where gaps are indentation
     math_frac: float  # of the characters that are in fonts for formulas
+    is_leader: bool  # most begin or end with dots that lead to a page number
+    is_number: bool  # page numbers of a table of contents
 
     @property
     def is_prose(self) -> bool:
@@ -167,9 +170,12 @@ def aligned(
     """Return the tables whose columns gutters part, and the gutters that part columns of text."""
     cells: list[Gutter] = []
     columns: list[Gutter] = []
+    is_contents = pdf_lines.is_contents(all_rows)
     for gutter in gutters:
         left, right = _sides(all_rows, gutter, gutters)
         if (left.math_frac + right.math_frac) / 2 > _MAX_MATH_FRAC:
+            continue
+        if left.is_leader or right.is_leader or (is_contents and right.is_number):
             continue
         if left.is_label or (left.is_code and right.is_code and not (left.is_prose and right.is_prose)):
             continue
@@ -213,7 +219,7 @@ def _sides(all_rows: Sequence[Row], gutter: Gutter, gutters: Sequence[Gutter]) -
 
 def _side(parts: Sequence[Sequence[Word]]) -> _Side:
     if not parts:
-        return _Side(0, 0, False, False, 0.0)
+        return _Side(0, 0, False, False, 0.0, False, False)
     widths = [max(w.x1 for w in part) - min(w.x0 for w in part) for part in parts]
     usual = sorted(widths)[9 * len(widths) // 10]
     length = sum(len(w.text) for part in parts for w in part)
@@ -226,6 +232,8 @@ def _side(parts: Sequence[Sequence[Word]]) -> _Side:
         sum(bool(LABEL.fullmatch(joined(list(part)))) for part in parts) >= 0.8 * len(parts),
         all(w.style.mono for part in parts for w in part),
         sum(len(w.text) for part in parts for w in part if w.style.math) / length,
+        2 * sum(any(pdf_lines.is_leader(part[end]) for end in (0, -1)) for part in parts) >= len(parts),
+        all(len(part) == 1 and pdf_lines.PAGE_NUMBER.fullmatch(part[0].text) for part in parts),
     )
 
 
