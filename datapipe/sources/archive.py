@@ -80,10 +80,14 @@ class Archive:
         except _FAULTS:
             return None
 
-    def xml(self, name: str) -> etree._Element | None:
+    def xml(self, name: str, may_declare_type: bool = False) -> etree._Element | None:
         """Return the root element of a member; None where it is missing.
 
         ISO Strict namespaces of Office become the Transitional ones, which all readers know.
+
+        Args:
+            may_declare_type: whether a document type is allowed; its entities stay unread.
+                Office files must not declare one.
 
         Raises:
             MalformedMarkup: it is damaged, no well-formed XML, or declares a document type.
@@ -97,7 +101,7 @@ class Archive:
         if data is None:
             raise MalformedMarkup(f"{name}: damaged in the archive")
         root = parse_xml(_STRICT_NAMESPACE.sub(rb"http://schemas.openxmlformats.org/\1/2006/", data), name)
-        if root.getroottree().docinfo.doctype:
+        if root.getroottree().docinfo.doctype and not may_declare_type:
             raise MalformedMarkup(f"{name}: declares a document type, which Office files must not")
         return root
 
