@@ -14,7 +14,7 @@ from datapipe.spec import TokenizeSpec
 from datapipe.stages import clean, interleave, mask_text, tokenize
 from jobs.dedupe import dedupe_text_step
 from jobs.ingest import ingest_step
-from jobs.mask import mask_media_step
+from jobs.mask import mask_media_step, mask_video_step
 from jobs.spec import PrepareJob, expand
 from jobs.stages import document_stage
 from jobs.state import RunState, partition_numbers, read_batches
@@ -22,11 +22,14 @@ from schemas import ids, shard, tokens
 
 
 def prepare(run: RunState, job: PrepareJob) -> None:
-    """Raw files to token shards: ingest, clean, dedupe_text, mask_text, mask_media, interleave, tokenize."""
+    """Raw files to token shards: ingest, clean, dedupe_text, mask_text, mask_video, mask_media, interleave,
+    tokenize.
+    """
     ingest_step(run, job)
     document_stage(run, "clean", clean.VERSION, clean.clean, job.clean, "ingest", job.clean.max_drop_frac)
     dedupe_text_step(run, job)
     document_stage(run, "mask_text", mask_text.VERSION, mask_text.mask_text, job.mask_text, "dedupe_text")
+    mask_video_step(run, job)
     mask_media_step(run, job)
     document_stage(
         run,

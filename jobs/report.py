@@ -25,6 +25,7 @@ STAGES = {
     "clean": "text repair, language, empty pages",
     "dedupe_text": "exact and near duplicates",
     "mask_text": "personal data in text",
+    "mask_video": "stretches of video that show nothing",
     "mask_media": "pictures that carry no content",
     "interleave": "masks applied: the training stream",
     "tokenize": "text to ids, pictures to model size",
@@ -200,7 +201,7 @@ def _samples(run: RunDirectory) -> list[samples.Sample] | None:
     step = next(
         (
             s
-            for s in ("mask_media", "mask_text", "dedupe_text", "clean", "ingest")
+            for s in ("mask_media", "mask_video", "mask_text", "dedupe_text", "clean", "ingest")
             if run.manifest(s) is not None
         ),
         None,

@@ -21,7 +21,7 @@ from schemas.errors import ShardError
 
 RUN_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
-DOCUMENT_STEPS = ("ingest", "clean", "dedupe_text", "mask_text", "mask_media", "interleave")
+DOCUMENT_STEPS = ("ingest", "clean", "dedupe_text", "mask_text", "mask_video", "mask_media", "interleave")
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ class PrepareJob(BaseModel, frozen=True, extra="forbid"):
     clean: data.CleanSpec = data.CleanSpec()
     dedupe_text: data.DedupeTextSpec = data.DedupeTextSpec()
     mask_text: data.MaskTextSpec = data.MaskTextSpec()
+    mask_video: data.MaskVideoSpec = data.MaskVideoSpec()
     mask_media: data.MaskMediaSpec = data.MaskMediaSpec()
     interleave: data.InterleaveSpec = data.InterleaveSpec()
     tokenize: data.TokenizeSpec = data.TokenizeSpec()

@@ -151,7 +151,10 @@ def _probe(data: bytes, max_pixels: int, max_duration_s: float, max_packets: int
         timestamps = tuple(p.timestamp for p in packets if p.is_shown)
         if not timestamps:
             raise TruncatedMedium("no frame in the file")
-        times_s = np.array([t * unit_s for t in timestamps]) - origin_s(container, stream)
+        seconds = np.array(timestamps, dtype=np.float64) * unit_s - origin_s(container, stream)
+        times_s = (
+            np.round(seconds, 6) + 0.0
+        )  # a clock counts in microseconds: the first frame is at 0, not before
         last_s = packets[-1].duration * unit_s or _typical_step(times_s, stream)
         duration_s = float(times_s[-1] + last_s)
         if not math.isfinite(duration_s) or duration_s > max_duration_s:

@@ -3,9 +3,9 @@
 Owns the transcript of a video's sound as timed words. Optional: without `faster-whisper` (extra `speech`),
 `available` is False. No weights are fetched: the model is a folder on disk, in CTranslate2's format.
 
-Greedy, without the random retries of Whisper, so the same sound gives the same words. Stretches without
-speech are left out before (voice activity detection), and after where the model itself doubts that anything
-was said.
+A beam of five, without the random retries of Whisper, so the same sound gives the same words. Stretches
+without speech are left out before (voice activity detection), and after where the model itself doubts that
+anything was said.
 """
 
 import functools
@@ -47,7 +47,7 @@ def transcribe(data: bytes, model: str) -> list[Caption]:
     if len(sound) == 0:
         return []
     segments, _ = _model(model).transcribe(
-        sound, beam_size=1, temperature=0.0, vad_filter=True, condition_on_previous_text=False
+        sound, beam_size=5, temperature=0.0, vad_filter=True, condition_on_previous_text=False
     )
     return [
         Caption(float(segment.start), float(segment.end), prose(segment.text))
