@@ -43,6 +43,7 @@ from datapipe.errors import DecoderCrashed, MemoryLimitExceeded, TimeLimitExceed
 
 BATCH_ITEMS = 64
 BATCH_BYTES = 8 * 1024**2
+BYTES_PER_LIMIT = 16 * 1024**2
 FLUSH_S = 0.02  # values of short calls are sent together this often
 START_LIMIT_S = 300.0  # a busy machine takes long to load the libraries of the readers
 IDLE_LIMIT_S = 60.0
@@ -86,7 +87,8 @@ class Guard:
     in a batch and have not begun.
 
     Args:
-        time_limit_s: for each call of `each`, and for each value of `collect`.
+        time_limit_s: for each call of `each` and each value of `collect`; of a call that is given more than
+            `BYTES_PER_LIMIT`, for each so many bytes begun (`limit_s`).
         memory_limit_bytes: what a call may allocate on top of what the child holds. Linux only.
         idle_limit_s: after it, an unused child ends and gives its memory back.
     """
@@ -116,7 +118,7 @@ class Guard:
 
         Args:
             arguments: taken as the calls proceed, so a generator may load what they need.
-            time_limit_s: another limit than the guard's own.
+            time_limit_s: another limit than the guard's own, whatever the calls are given.
         """
         outcomes: list[Any] = []
         waiting = iter(arguments)
@@ -136,7 +138,9 @@ class Guard:
                 outcomes.append(lost[done])
                 continue
             end = min((number for number in lost if number > done), default=len(calls))
-            answers, failure = self._answers(_Request(function, calls[done:end]), time_limit_s)
+            asked = calls[done:end]
+            limits = [time_limit_s or limit_s(self.time_limit_s, _num_bytes(call)) for call in asked]
+            answers, failure = self._answers(_Request(function, asked, limits))
             outcomes += answers
             if failure is not None:
                 lost[done + max(self._num_begun - 1, len(answers))] = failure
@@ -154,8 +158,8 @@ class Guard:
             first_limit_s: another time limit for the first value.
         """
         with self._lock:
-            request = _Request(function, [arguments], is_stream=True)
-            answers, failure = self._answers(request, self.time_limit_s, first_limit_s)
+            limits = [first_limit_s or self.time_limit_s, self.time_limit_s]
+            answers, failure = self._answers(_Request(function, [arguments], limits, is_stream=True))
             return answers if failure is None else [*answers, failure]
 
     def close(self) -> None:
@@ -164,20 +168,14 @@ class Guard:
         if child is not None:
             child.end()
 
-    def _answers(
-        self,
-        request: "_Request",
-        time_limit_s: float | None,
-        first_limit_s: float | None = None,
-        may_be_idle: bool = True,
-    ) -> tuple[list[Any], Failure | None]:
+    def _answers(self, request: "_Request", may_be_idle: bool = True) -> tuple[list[Any], Failure | None]:
         """Return the answers to a request, and how the child was lost before the last of them, if it was."""
-        limit_s, answers = time_limit_s or self.time_limit_s, list[Any]()
-        first_s = first_limit_s or limit_s
+        answers: list[Any] = []
         child = self._running(request.function)
         try:
+            child.channel.begin(0)
             child.channel.send(request)
-            while child.channel.wait((limit_s if answers else first_s) + 2 * FLUSH_S):
+            while _waits(child.channel, request, answers):
                 answer = child.channel.receive()
                 if isinstance(answer, _Done):
                     if answer.problem:
@@ -186,14 +184,13 @@ class Guard:
                         self.close()
                     return answers, None
                 answers += answer
-            lost = Failure(
-                TimeLimitExceeded.__name__, f"it takes longer than {limit_s if answers else first_s:g} s"
-            )
+            limit_s = request.limit_s(child.channel.num_begun, len(answers))
+            lost = Failure(TimeLimitExceeded.__name__, f"it takes longer than {limit_s:g} s")
         except (EOFError, ConnectionError):
             how = child.how_it_ended()
             if how == f"exit({_IDLE_EXIT})" and may_be_idle:  # it left just now
                 self.close()
-                return self._answers(request, time_limit_s, first_limit_s, may_be_idle=False)
+                return self._answers(request, may_be_idle=False)
             lost = Failure(DecoderCrashed.__name__, f"its process ended by {how}")
         except BaseException:  # an interrupt, or a call that does not pickle: what the child does is unknown
             self.close()
@@ -258,12 +255,33 @@ def _close_shared() -> None:
         _shared.close()
 
 
+def limit_s(time_limit_s: float, size_bytes: int) -> float:
+    """Return the time limit for work on so many bytes."""
+    return time_limit_s * (1 + size_bytes // BYTES_PER_LIMIT)
+
+
+def _num_bytes(call: tuple[Any, ...]) -> int:
+    return sum(len(value) for value in call if isinstance(value, bytes))
+
+
+def _waits(channel: "_Channel", request: "_Request", answers: list[Any]) -> bool:
+    """Wait for the next answers; return whether they came before the call at work has had its time."""
+    waited_s, started_s = 0.0, time.monotonic()
+    while True:
+        limit_s = request.limit_s(channel.num_begun, len(answers)) + 2 * FLUSH_S
+        if waited_s > limit_s:
+            return False
+        if channel.wait(limit_s - waited_s + 0.001):
+            return True
+        waited_s = time.monotonic() - started_s
+
+
 def _batch(waiting: Iterator[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Take the calls that go together; one at least, however large."""
     batch, size = [], 0
     for call in waiting:
         batch.append(call)
-        size += sum(len(value) for value in call if isinstance(value, bytes))
+        size += _num_bytes(call)
         if len(batch) == BATCH_ITEMS or size >= BATCH_BYTES:
             break
     return batch
@@ -285,11 +303,20 @@ def _outcomes(function: Callable[..., Iterator[Any]], arguments: tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """Calls of one function, in order; `is_stream` asks for all values of the generator it returns."""
+    """Calls of one function, in order; `is_stream` asks for all values of the generator it returns.
+
+    `limits` are the time limits of the calls; of a stream, that of the first value and that of the others.
+    """
 
     function: Callable[..., Any]
     arguments: list[tuple[Any, ...]]
+    limits: list[float]
     is_stream: bool = False
+
+    def limit_s(self, num_begun: int, num_answers: int) -> float:
+        """Return the limit of the call at work; it may be further than the answers that came."""
+        number = num_answers if self.is_stream else max(num_begun - 1, num_answers)
+        return self.limits[min(number, len(self.limits) - 1)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -62,10 +62,10 @@ class IngestSpec(BaseModel, frozen=True, extra="forbid"):
     """Documents in one partition, the unit of work and of resume; a container is cut to fit."""
     max_file_bytes: int = Field(default=512 * 1024**2, gt=0)
     """Larger files go to quarantine, unread. Of a container, such as a web archive, each document counts."""
-    time_limit_s: float = Field(default=60.0, gt=0)
-    """Longest time for reading one document or decoding one picture or video; then it is given up. Default:
-    long enough for what ends at all (ten minutes of 720p video take half of it on one core), since whether
-    the limit is met depends on the machine. Of a container, one limit for each 64 MiB it is gone through."""
+    time_limit_s: float = Field(default=120.0, gt=0)
+    """Longest time for reading one document or decoding one picture or video, for each 16 MiB of it begun;
+    then it is given up. It also bounds going through a container. Whether it is met depends on the machine,
+    so the default is for what would never end: a quiet core decodes an hour of 720p video in less."""
     memory_limit_bytes: int = Field(default=4 * 1024**3, ge=256 * 1024**2)
     """Memory that reading one document or decoding one medium may take. Default: several copies of the
     largest allowed picture, of 16-bit RGBA; one worker may hold so much beside its own partition."""

@@ -17,8 +17,6 @@ from datapipe.sources.files import Listing, SourceFile, load, place, read
 from datapipe.sources.items import is_remote, resolve
 from datapipe.spec import IngestSpec, SourceSpec
 
-BYTES_PER_LIMIT = 64 * 1024**2  # a container of so many bytes may take one time limit; a larger one more
-
 
 @dataclasses.dataclass(frozen=True)
 class Surveyed:
@@ -100,7 +98,7 @@ def container(source: SourceSpec, file: SourceFile) -> Container:
 
 def time_limit_s(file: SourceFile, spec: IngestSpec) -> float:
     """Return how long going through a whole container may take."""
-    return spec.time_limit_s * (1 + file.size_bytes // BYTES_PER_LIMIT)
+    return guards.limit_s(spec.time_limit_s, file.size_bytes)
 
 
 def _survey_container(

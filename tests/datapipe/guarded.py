@@ -81,7 +81,7 @@ def numbers(*ends: str) -> Iterator[Any]:
         yield number if end == "" else misbehave(end)
 
 
-def sleep(seconds: float) -> float:
+def sleep(seconds: float, data: bytes = b"") -> float:
     """Take a while."""
     time.sleep(seconds)
     return seconds

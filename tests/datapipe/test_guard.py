@@ -93,7 +93,14 @@ def test_a_stream_keeps_what_came_before_its_end(guard: Guard) -> None:
 
 def test_the_time_limit_is_for_each_call_and_another_may_be_given(guard: Guard) -> None:
     assert guard.each(guarded.sleep, [(0.4,)] * 4) == [0.4] * 4
-    assert guard.each(guarded.sleep, [(1.5,)], time_limit_s=30) == [1.5]
+    assert guard.each(guarded.sleep, [(1.2,)], time_limit_s=30) == [1.2]
+
+
+def test_more_bytes_have_more_time_and_do_not_give_it_to_others_of_their_batch(guard: Guard) -> None:
+    large = bytes(16 * 1024**2)
+    found = guard.each(guarded.sleep, [(1.2, b"small"), (1.2, large)])
+    assert found == [Failure("TimeLimitExceeded", "it takes longer than 1 s"), 1.2]
+    assert guards.limit_s(60, 1024**3) == 65 * 60
 
 
 def test_long_bytes_go_both_ways_whole_and_in_one_copy(guard: Guard) -> None:

@@ -186,7 +186,9 @@ def test_a_video_is_sampled_and_cut_by_the_captions_beside_it(tmp_path: Path, bo
 
 def test_equal_frames_at_other_times_are_other_media(tmp_path: Path) -> None:
     make.folder(tmp_path, {"p.html": "<video src=v.webm></video>", "v.webm": make.video(20, 10, grey_step=0)})
-    _, *frames = run(tmp_path, spec=IngestSpec(video=VideoSpec(frames_per_second=5, max_frame_side=16))).media.to_pylist()
+    _, *frames = run(
+        tmp_path, spec=IngestSpec(video=VideoSpec(frames_per_second=5, max_frame_side=16))
+    ).media.to_pylist()
     assert len({f["media_id"] for f in frames}) == len(frames) == 10
     assert len({f["pixels_id"] for f in frames}) < 10
     assert {(f["width"], f["height"]) for f in frames} == {(16, 12)}
