@@ -27,13 +27,14 @@ BATCH_ROWS, BATCH_BYTES = 256, 8 * 1024**2  # documents signed together
 SHARED_KEYS, MAX_KEYS, SHARED_BUCKETS = 2**17, 2**22, 64
 
 
-def dedupe_text_step(run: RunState, job: PrepareJob) -> None:
+def dedupe_text_step(run: RunState, job: PrepareJob, source: str) -> str:
+    """Find duplicate documents of the step `source`."""
     spec, media = job.dedupe_text, "dedupe_media"
-    inputs = ["clean", media] if media in run.steps else ["clean"]
+    inputs = [source, media] if media in run.steps else [source]
     step = run.step(
         "dedupe_text", dedupe_text.VERSION, spec, *(run.id_of(name, "dedupe_text") for name in inputs)
     )
-    source_path = run.path_of("clean", "dedupe_text")
+    source_path = run.path_of(source, "dedupe_text")
     media_path = run.path_of(media, "dedupe_text") if media in inputs else None
 
     def work() -> shard.Manifest:
@@ -51,6 +52,7 @@ def dedupe_text_step(run: RunState, job: PrepareJob) -> None:
         return finish(step, [*counted, *records], "documents", spec.max_drop_frac)
 
     run.commit(step, work)
+    return "dedupe_text"
 
 
 def _document_files(source_path: str) -> list[shard.ShardFile]:

@@ -1,4 +1,4 @@
-"""The mask steps of a prepare job that look at media, or at more than one document, phase by phase.
+"""The mask steps of a prepare job that look at more than one document, phase by phase.
 
 Owns how occurrences are collected, reduced and marked over partitions; what a mask means, the stages say.
 """
@@ -8,47 +8,24 @@ import functools
 import pyarrow as pa
 
 from datapipe.on_ray import Output, finish
-from datapipe.spec import MaskMediaSpec, MaskVideoSpec
-from datapipe.stages import mask_media, mask_video
+from datapipe.spec import MaskMediaSpec
+from datapipe.stages import mask_media
 from jobs.spec import PrepareJob
 from jobs.stages import media_without_bytes, split
 from jobs.state import RunState, partition_numbers, read_all, read_batches
 from schemas import shard
 
 
-def mask_video_step(run: RunState, job: PrepareJob) -> None:
-    step = run.step(
-        "mask_video",
-        mask_video.VERSION,
-        job.mask_video,
-        run.id_of("mask_text", "mask_video"),
-        run.id_of("ingest", "mask_video"),
-    )
-    source_path, media_path = run.path_of("mask_text", "mask_video"), run.path_of("ingest", "mask_video")
-
-    def work() -> shard.Manifest:
-        task = functools.partial(_mask_video, job.mask_video, source_path, media_path)
-        records = run.engine.run_phase(step, task, partition_numbers(source_path, "documents"))
-        return finish(step, records, "documents")
-
-    run.commit(step, work)
-
-
-def _mask_video(spec: MaskVideoSpec, source_path: str, media_path: str, index: int) -> Output:
-    media = shard.read_table(shard.join(media_path, shard.shard_name("media", index)))
-    batches = read_batches(source_path, "documents", index)
-    return split([mask_video.mask_video(batch, media, spec) for batch in batches])
-
-
-def mask_media_step(run: RunState, job: PrepareJob) -> None:
+def mask_media_step(run: RunState, job: PrepareJob, source: str) -> str:
+    """Mask pictures that carry no content; `source` is the step whose documents are looked at."""
     step = run.step(
         "mask_media",
         mask_media.VERSION,
         job.mask_media,
-        run.id_of("mask_video", "mask_media"),
+        run.id_of(source, "mask_media"),
         run.id_of("ingest", "mask_media"),
     )
-    source_path, media_path = run.path_of("mask_video", "mask_media"), run.path_of("ingest", "mask_media")
+    source_path, media_path = run.path_of(source, "mask_media"), run.path_of("ingest", "mask_media")
 
     def work() -> shard.Manifest:
         partitions, spec = partition_numbers(source_path, "documents"), job.mask_media
@@ -63,6 +40,7 @@ def mask_media_step(run: RunState, job: PrepareJob) -> None:
         return finish(step, records, "documents")
 
     run.commit(step, work)
+    return "mask_media"
 
 
 def _occurrences(source_path: str, media_path: str, index: int) -> Output:

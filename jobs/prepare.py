@@ -11,33 +11,42 @@ import pyarrow.compute as pc
 
 from datapipe.on_ray import Output, finish
 from datapipe.spec import TokenizeSpec
-from datapipe.stages import clean, interleave, mask_text, tokenize
+from datapipe.stages import clean, interleave, mask_regions, mask_text, mask_video, tokenize
+from jobs.contamination import contamination_step
 from jobs.dedupe import dedupe_text_step
 from jobs.ingest import ingest_step
-from jobs.mask import mask_media_step, mask_video_step
+from jobs.mask import mask_media_step
 from jobs.spec import PrepareJob, expand
-from jobs.stages import document_stage
+from jobs.stages import document_stage, media_stage
 from jobs.state import RunState, partition_numbers, read_batches
 from schemas import ids, shard, tokens
 
 
 def prepare(run: RunState, job: PrepareJob) -> None:
-    """Raw files to token shards: ingest, clean, dedupe_text, mask_text, mask_video, mask_media, interleave,
-    tokenize.
-    """
+    """Raw files to token shards. Each step reads the documents of the one before it."""
+    if job.mask_regions is not None:
+        mask_regions.check_available(job.mask_regions)
     ingest_step(run, job)
-    document_stage(run, "clean", clean.VERSION, clean.clean, job.clean, "ingest", job.clean.max_drop_frac)
-    dedupe_text_step(run, job)
-    document_stage(run, "mask_text", mask_text.VERSION, mask_text.mask_text, job.mask_text, "dedupe_text")
-    mask_video_step(run, job)
-    mask_media_step(run, job)
+    done = document_stage(
+        run, "clean", clean.VERSION, clean.clean, job.clean, "ingest", job.clean.max_drop_frac
+    )
+    done = dedupe_text_step(run, job, done)
+    done = document_stage(run, "mask_text", mask_text.VERSION, mask_text.mask_text, job.mask_text, done)
+    if job.contamination is not None:
+        done = contamination_step(run, job, done)
+    done = media_stage(run, "mask_video", mask_video.VERSION, mask_video.mask_video, job.mask_video, done)
+    done = mask_media_step(run, job, done)
+    if job.mask_regions is not None:
+        done = media_stage(
+            run, "mask_regions", mask_regions.VERSION, mask_regions.mask_regions, job.mask_regions, done
+        )
     document_stage(
         run,
         "interleave",
         interleave.VERSION,
         interleave.interleave,
         job.interleave,
-        "mask_media",
+        done,
         job.interleave.max_drop_frac,
     )
     _tokenize(run, job)

@@ -25,8 +25,10 @@ STAGES = {
     "clean": "text repair, language, empty pages",
     "dedupe_text": "exact and near duplicates",
     "mask_text": "personal data in text",
+    "contamination": "text and pictures of benchmarks",
     "mask_video": "stretches of video that show nothing",
     "mask_media": "pictures that carry no content",
+    "mask_regions": "faces and lines of text in pictures",
     "interleave": "masks applied: the training stream",
     "tokenize": "text to ids, pictures to model size",
 }
@@ -198,16 +200,10 @@ def _quarantine(run: RunDirectory) -> list[dict[str, Any]]:
 
 
 def _samples(run: RunDirectory) -> list[samples.Sample] | None:
-    step = next(
-        (
-            s
-            for s in ("mask_media", "mask_video", "mask_text", "dedupe_text", "clean", "ingest")
-            if run.manifest(s) is not None
-        ),
-        None,
-    )
-    if step is None:
+    steps = [step for step in run.document_steps() if step != "interleave"]  # with all masks still on
+    if not steps:
         return None
+    step = steps[-1]
     shown = [samples.show(run, step, doc_id, why) for doc_id, why in samples.choose(run, step)]
     return [sample for sample in shown if sample is not None]
 

@@ -21,7 +21,17 @@ from schemas.errors import ShardError
 
 RUN_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
-DOCUMENT_STEPS = ("ingest", "clean", "dedupe_text", "mask_text", "mask_video", "mask_media", "interleave")
+DOCUMENT_STEPS = (
+    "ingest",
+    "clean",
+    "dedupe_text",
+    "mask_text",
+    "contamination",
+    "mask_video",
+    "mask_media",
+    "mask_regions",
+    "interleave",
+)  # in order; a run has those that its spec asks for
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,11 @@ class PrepareJob(BaseModel, frozen=True, extra="forbid"):
     dedupe_text: data.DedupeTextSpec = data.DedupeTextSpec()
     mask_text: data.MaskTextSpec = data.MaskTextSpec()
     mask_video: data.MaskVideoSpec = data.MaskVideoSpec()
+    contamination: data.ContaminationSpec | None = None
+    """Benchmarks whose content is to leave; empty looks for none."""
     mask_media: data.MaskMediaSpec = data.MaskMediaSpec()
+    mask_regions: data.MaskRegionsSpec | None = None
+    """Faces and lines of text in pictures; empty looks for none: the detectors are optional packages."""
     interleave: data.InterleaveSpec = data.InterleaveSpec()
     tokenize: data.TokenizeSpec = data.TokenizeSpec()
 

@@ -25,7 +25,8 @@ def document_stage(
     spec: BaseModel,
     source: str,
     max_drop_frac: float = 1.0,
-) -> None:
+) -> str:
+    """Run a stage over the documents of the step `source`; return the new step's name."""
     step = run.step(name, version, spec, run.id_of(source, name))
     source_path = run.path_of(source, name)
 
@@ -35,6 +36,36 @@ def document_stage(
         return finish(step, records, "documents", max_drop_frac)
 
     run.commit(step, work)
+    return name
+
+
+def media_stage(
+    run: RunState,
+    name: str,
+    version: str,
+    stage: Callable[..., pa.RecordBatch],
+    spec: BaseModel,
+    source: str,
+) -> str:
+    """Run a stage over the documents of the step `source` and the media they show, bytes and all."""
+    step = run.step(name, version, spec, run.id_of(source, name), run.id_of("ingest", name))
+    source_path, media_path = run.path_of(source, name), run.path_of("ingest", name)
+
+    def work() -> shard.Manifest:
+        with_spec = functools.partial(stage, spec=spec)
+        task = functools.partial(_media_stage_partition, with_spec, source_path, media_path)
+        records = run.engine.run_phase(step, task, partition_numbers(source_path, "documents"))
+        return finish(step, records, "documents")
+
+    run.commit(step, work)
+    return name
+
+
+def _media_stage_partition(
+    stage: Callable[[pa.RecordBatch, pa.Table], pa.RecordBatch], source_path: str, media_path: str, index: int
+) -> Output:
+    media_table = shard.read_table(shard.join(media_path, shard.shard_name("media", index)))
+    return split([stage(batch, media_table) for batch in read_batches(source_path, "documents", index)])
 
 
 def _stage_partition(
