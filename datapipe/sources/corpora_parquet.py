@@ -13,16 +13,17 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datapipe.errors import MalformedMarkup, SourceError
+from datapipe.errors import MalformedMarkup, ReadError, SourceError
 from datapipe.sources import corpora_rows
 from datapipe.sources.items import Member, RawDocument
 from datapipe.sources.json_lines import canonical
 from schemas import ids
 
-_ROWS_AT_ONCE = 16  # pictures included, so that memory stays small
+_BATCH_BYTES = 4 << 20  # of rows in memory together, by their mean size in their row group
+_MAX_BATCH_ROWS = 1024
 _BUFFER_BYTES = 1 << 20
 # What a broken file makes pyarrow raise, besides its own errors.
-_FAULTS = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, MemoryError, UnicodeDecodeError)
+_FAULTS = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
 
 
 def count(file: BinaryIO) -> int:
@@ -58,9 +59,11 @@ def members(file: BinaryIO, start: int, stop: int) -> Iterator[Member]:
 def _of_group(table: pq.ParquetFile, group: int, first: int, wanted: range) -> Iterator[Member]:
     number = first
     columns = [name for name in table.schema_arrow.names if name in corpora_rows.COLUMNS]
+    about = table.metadata.row_group(group)
+    num_at_once = min(_MAX_BATCH_ROWS, max(1, _BATCH_BYTES * about.num_rows // max(1, about.total_byte_size)))
     try:
         batches = table.iter_batches(
-            _ROWS_AT_ONCE, row_groups=[group], columns=columns or None, use_threads=False
+            num_at_once, row_groups=[group], columns=columns or None, use_threads=False
         )
         for batch in batches:
             for row in range(batch.num_rows):
@@ -86,7 +89,10 @@ def _member(batch: pa.RecordBatch, row: int, number: int) -> Member:
 
 
 def _document(values: dict[str, Any], number: int) -> RawDocument:
-    return corpora_rows.read(values, "")
+    try:
+        return corpora_rows.read(values, "")
+    except ReadError as error:
+        raise type(error)(f"row {number}: {error}") from error
 
 
 def _broken(number: int, error: BaseException) -> Member:

@@ -473,3 +473,27 @@ def test_documents_of_others_are_read_in_full() -> None:
             root = etree.fromstring(archived.read("word/document.xml"))
         said = "".join("".join(t.text or "" for t in root.iter("{*}t")).split())
         assert "".join("".join((i.text or "").split()) for i in found[name].items) == said, name
+
+
+@pytest.mark.slow
+def test_documents_made_to_test_another_reader_are_read_word_for_word() -> None:
+    [root] = fetch.fetch("sdist:python-docx")
+    paths = sorted(path for path in root.rglob("*.docx") if "_scratch" not in path.parts)
+    assert len(paths) >= 46
+    for path in paths:
+        with zipfile.ZipFile(path) as archived:
+            body = etree.fromstring(archived.read("word/document.xml"))
+        for fallback in body.findall(".//{*}Fallback"):
+            fallback.getparent().remove(fallback)
+        said = "".join("".join(t.text or "" for t in body.iter(qualified("w:t"))).split())
+        num_pictures = len(body.findall(".//{*}blip"))
+        try:
+            items = [i for i in word.read(path.read_bytes(), path.name).items if i.mask is None]
+        except EmptyDocument:
+            items = []
+        found = "".join(i.text or "" for i in items)
+        if (
+            path.name != "shp-inline-shape-access.docx"
+        ):  # it has a chart and a diagram, whose words are elsewhere
+            assert re.sub(r"\s|\|", "", found) == re.sub(r"\|", "", said), path.name
+        assert sum(i.kind == "image" for i in items) == num_pictures, path.name
