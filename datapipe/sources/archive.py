@@ -55,6 +55,7 @@ class Archive:
                 f"{len(infos)} members of {unpacked_bytes} bytes when unpacked, more than {MAX_MEMBERS} or "
                 f"{MAX_UNPACKED_BYTES}"
             )
+        self._media: dict[str, bytes | None] = {}
         self._infos = {_key(info.filename): info for info in infos if not info.is_dir()}
 
     def __contains__(self, name: str) -> bool:
@@ -79,6 +80,16 @@ class Archive:
             return self._zip.read(info)
         except _FAULTS:
             return None
+
+    def medium(self, name: str) -> bytes | None:
+        """Return the bytes of a picture or video, as `read` does; for the same member the same object.
+
+        A logo on every slide is then in memory once.
+        """
+        key = _key(name)
+        if key not in self._media:
+            self._media[key] = self.read(name)
+        return self._media[key]
 
     def xml(self, name: str, may_declare_type: bool = False) -> etree._Element | None:
         """Return the root element of a member; None where it is missing.

@@ -191,7 +191,7 @@ class _Book:
         assert item.href is not None
         if is_remote(item.href):
             return item
-        data = self.archive.read(item.href)
+        data = self.archive.medium(item.href)
         if not data:
             return dataclasses.replace(item, href=f"{self.uri}#/{item.href}")
         mime = next((r.mime for r in self.manifest.values() if r.path == item.href), item.mime)
@@ -203,7 +203,7 @@ class _Book:
         found = [r for r in self.manifest.values() if "cover-image" in r.properties]
         found += [self.manifest[id] for id in named if id in self.manifest]
         for resource in found:
-            data = self.archive.read(resource.path)
+            data = self.archive.medium(resource.path)
             if data and resource.mime.startswith("image/") and not any(item.data == data for item in items):
                 return [Item("image", "figure", data=data, mime=resource.mime)]
         return []

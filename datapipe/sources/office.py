@@ -167,7 +167,7 @@ class Package:
         if relationship.is_external:
             href = resolve(self.uri, relationship.target)
             return Item(kind, "figure", href=href) if href else None
-        data = self.archive.read(relationship.target)
+        data = self.archive.medium(relationship.target)
         if not data:
             return Item(kind, "figure", href=f"{self.uri}#/{relationship.target}")
         return Item(kind, "figure", data=data)

@@ -36,6 +36,7 @@ _FOOTERS = ("dt", "ftr", "sldNum", "hdr")
 _WIDTH_EMU, _HEIGHT_EMU = 12_192_000, 6_858_000  # a wide slide, where the deck does not say
 _MAX_GROUP_DEPTH = 40
 _WHOLE = ("p:pic", "p:sp", "p:graphicFrame", "p:grpSp", "p:cxnSp")
+_NO_STYLES = Styles(None, None)
 _PICTURE, _SHAPE, _FRAME, _GROUP, _LINE = map(qualified, _WHOLE)
 
 Point = tuple[float, float]
@@ -130,6 +131,12 @@ class _Deck:
             items = [dataclasses.replace(item, mask="hidden_slide") for item in items]
         return items
 
+    def paragraphs(self, shape: etree._Element, styles: Styles) -> list[Paragraph]:
+        """Return the paragraphs of a shape or table cell, and note the languages they are marked with."""
+        found = list(paragraphs(shape, styles))
+        self.languages += [language for paragraph in found for language in paragraph.languages]
+        return found
+
     def styles(self, part: str) -> Styles:
         """Return where a slide's placeholders inherit their place and style from."""
         layout = self.package.related(part, "slideLayout")
@@ -148,9 +155,7 @@ class _Deck:
         for shape in root.iter(_SHAPE):
             kind = placeholder(shape)
             if kind is None or kind.type not in (*_FOOTERS, "sldImg"):
-                found = list(paragraphs(shape, Styles(None, None)))
-                self.languages += [language for paragraph in found for language in paragraph.languages]
-                items += [Item("text", "note", text=p.text) for p in found]
+                items += [Item("text", "note", text=p.text) for p in self.paragraphs(shape, _NO_STYLES)]
         return items
 
 
@@ -231,8 +236,7 @@ class _Slide:
             return []
         fill = element.find("p:spPr/a:blipFill/a:blip", NAMESPACES)
         picture = self.package.picture(self.part, fill) if fill is not None else None
-        found = list(paragraphs(element, self.styles))
-        self.deck.languages += [language for paragraph in found for language in paragraph.languages]
+        found = self.deck.paragraphs(element, self.styles)
         shown = _with_alt([picture], alt) if picture is not None else []
         return [*shown, *(_title(found) if is_title else texts(found))]
 
@@ -287,8 +291,7 @@ class _Slide:
         for row in table.iterfind("a:tr", NAMESPACES):
             cells = []
             for cell in row.iterfind("a:tc", NAMESPACES):
-                found = list(paragraphs(cell, Styles(None, None)))
-                self.deck.languages += [language for paragraph in found for language in paragraph.languages]
+                found = self.deck.paragraphs(cell, _NO_STYLES)
                 is_covered = "1" in (cell.get("hMerge"), cell.get("vMerge"))
                 cells.append("" if is_covered else " ".join(prose(p.text).replace("\n", " ") for p in found))
             rows.append(cells)
