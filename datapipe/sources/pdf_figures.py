@@ -131,6 +131,8 @@ def _drawings(
         and not any(path.box.overlap(table) >= 0.9 * path.box.area > 0 for table in tables)
         and not _is_panel(path, centres)
     ]
+    if len(pieces) < _MIN_PATHS and sum(path.is_curved for path in pieces) < _MIN_CURVED:
+        return []
     result = []
     for group in _near(pieces, frame):
         box = group[0].box
@@ -269,18 +271,20 @@ def _components(grid: np.ndarray) -> np.ndarray:
         return i
 
     labels = np.full(grid.shape, -1, dtype=np.int64)
+    changes = np.diff(np.pad(grid.astype(np.int8), ((0, 0), (1, 1))), axis=1)
+    starts, ends = np.argwhere(changes == 1).tolist(), np.argwhere(changes == -1).tolist()
     above: list[tuple[int, int, int]] = []
-    for y in range(grid.shape[0]):
-        edges = np.flatnonzero(np.diff(np.concatenate(([0], grid[y].astype(np.int8), [0]))))
-        runs = []
-        for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            number = len(parent)
-            parent.append(number)
-            for other_start, other_end, other in above:
-                if other_start <= end and start <= other_end:
-                    parent[root(number)] = root(other)
-            labels[y, start:end] = number
-            runs.append((start, end, number))
-        above = runs
+    runs: list[tuple[int, int, int]] = []
+    line = -1
+    for (y, start), (_, end) in zip(starts, ends, strict=True):
+        if y != line:
+            above, runs, line = runs if y == line + 1 else [], [], y
+        number = len(parent)
+        parent.append(number)
+        for other_start, other_end, other in above:
+            if other_start <= end and start <= other_end:
+                parent[root(number)] = root(other)
+        labels[y, start:end] = number
+        runs.append((start, end, number))
     roots = np.array([root(i) for i in range(len(parent))] or [0])
     return np.where(labels >= 0, roots[labels], -1)

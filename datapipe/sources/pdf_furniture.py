@@ -13,12 +13,11 @@ from collections.abc import Sequence
 
 from datapipe.sources.pdf_geometry import Box
 from datapipe.sources.pdf_lines import joined, segments
-from datapipe.sources.pdf_page import Page, Picture
+from datapipe.sources.pdf_page import Page, Picture, is_whole
 from datapipe.sources.pdf_words import Word
 
 _BAND_FRAC = 0.14  # of the page's height, at the top and at the bottom, where headers and footers stand
 _PICTURE_BAND_FRAC = 0.25
-_PAGE_FRAC = 0.85
 _MIN_PAGES = 3  # that show the same line at the same height
 _SLOT_FRAC = 0.5  # of the pages that have a line at one height, in one size, half of them repeated ones
 _MIN_SLOT_PAGES = 5
@@ -74,6 +73,8 @@ def furniture(pages: Sequence[Page], body_size: float) -> Furniture:
     for c in sorted(candidates, key=lambda c: (c.bucket, c.page)):
         if c.slot in slots and _is_outermost(pages[c.page], c, found):
             found.add(c)
+    if _is_everything(pages, found):
+        found = set()
     lines: dict[int, list[Running]] = defaultdict(list)
     for c in sorted(found, key=lambda c: (c.page, c.baseline, c.running.numbers)):
         lines[c.page].append(c.running)
@@ -184,6 +185,17 @@ def _is_outermost(page: Page, candidate: _Candidate, found: set[_Candidate]) -> 
     return all(bottom <= candidate.baseline + 1 for bottom in others)
 
 
+def _is_everything(pages: Sequence[Page], found: set[_Candidate]) -> bool:
+    """Return whether the pages hold nothing but what repeats: then it is what they say."""
+    words = {(c.page, number) for c in found for number in c.running.numbers}
+    return all(
+        not page.pictures
+        and not page.tables
+        and all((index, word.number) in words for row in page.rows for word in row.words)
+        for index, page in enumerate(pages)
+    )
+
+
 def _pictures(pages: Sequence[Page], overlays: frozenset[int]) -> dict[int, dict[int, str]]:
     """Return the pictures that pages share at one place near an edge, and backgrounds."""
     places: dict[tuple[bytes, tuple[int, ...]], set[int]] = defaultdict(set)
@@ -208,8 +220,8 @@ def _rounded(box: Box) -> tuple[int, ...]:
 
 
 def _edge(page: Page, box: Box) -> str | None:
-    if box.area >= _PAGE_FRAC * page.width * page.height:
-        return "page_background"
+    if is_whole(box, page.width, page.height):
+        return "page_background" if page.rows and not page.is_scan else None
     if box.y1 <= _PICTURE_BAND_FRAC * page.height:
         return "page_header"
     return "page_footer" if box.y0 >= (1 - _PICTURE_BAND_FRAC) * page.height else None

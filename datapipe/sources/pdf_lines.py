@@ -69,15 +69,17 @@ class Row:
     words: list[Word]
     top: float  # of the core
     bottom: float
+    right: float = float("-inf")  # end of its last word
 
     @classmethod
     def of(cls, word: Word) -> "Row":
         """Return a row of one word."""
-        return cls([word], word.baseline - _CORE * word.style.size, word.baseline)
+        return cls([word], word.baseline - _CORE * word.style.size, word.baseline, word.x1)
 
     def add(self, word: Word) -> None:
         """Take in a word; the row's core is that of its largest."""
         self.words.append(word)
+        self.right = max(self.right, word.x1)
         if _CORE * word.style.size > self.bottom - self.top:
             self.top, self.bottom = word.baseline - _CORE * word.style.size, word.baseline
 
@@ -140,23 +142,27 @@ def _with_small(found: list[Row], small: Sequence[Word]) -> list[Row]:
 
 def _best(word: Word, candidates: Sequence[Row]) -> Row | None:
     """Return the row a word fits in; of several, the one with the nearest word."""
-    fitting = [row for row in candidates if _fits(word, row)]
+    bottom = word.baseline
+    top = bottom - _CORE * word.style.size
+    fitting = [row for row in candidates if row.bottom > top and row.top < bottom and _fits(word, top, row)]
     if len(fitting) < 2:
         return fitting[0] if fitting else None
     return min(
         fitting,
         key=lambda row: (
             min(max(other.x0 - word.x1, word.x0 - other.x1, 0.0) for other in row.words),
-            abs(row.bottom - word.baseline),
+            abs(row.bottom - bottom),
         ),
     )
 
 
-def _fits(word: Word, row: Row) -> bool:
+def _fits(word: Word, top: float, row: Row) -> bool:
     """Return whether a word stands in a row and not in a line of its own above or below some of it."""
-    top, bottom = word.baseline - _CORE * word.style.size, word.baseline
+    bottom = word.baseline
     if not _overlaps(top, bottom, row.top, row.bottom) and not _touches(word, top, bottom, row):
         return False
+    if word.x0 >= row.right:
+        return True
     for other in row.words:
         shared = min(word.x1, other.x1) - max(word.x0, other.x0)
         if shared > 0.3 * min(word.x1 - word.x0, other.x1 - other.x0):
@@ -169,7 +175,9 @@ def _fits(word: Word, row: Row) -> bool:
 def _touches(word: Word, top: float, bottom: float, row: Row) -> bool:
     """Return whether a word, such as a lowered letter, touches one of a row that leans on others."""
     size = word.style.size
-    return abs(word.baseline - row.bottom) < size and any(
+    if abs(bottom - row.bottom) >= size or word.x0 > row.right + size:
+        return False
+    return any(
         max(other.x0 - word.x1, word.x0 - other.x1) < _SPACE * size
         and _overlaps(top, bottom, other.baseline - _CORE * other.style.size, other.baseline)
         for other in row.words

@@ -7,6 +7,7 @@ a page is here; its order, and what repeats over pages, is decided when all page
 
 import ctypes
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -102,7 +103,7 @@ def lines(page: Page, without: frozenset[int]) -> tuple[list[Line], list[Table]]
     for row in page.rows:
         words = [w for w in row.words if w.number not in without]
         if words:
-            rows.append(Row(words, row.top, row.bottom))
+            rows.append(Row(words, row.top, row.bottom, row.right))
     pictures = [p.box for p in page.pictures if not is_whole(p.box, page.width, page.height)]
     gutters = pdf_lines.gutters(rows, pictures + [table.box for table in page.tables])
     tables, columns = pdf_tables.aligned(rows, gutters, page.rules)
@@ -167,7 +168,7 @@ class _Reading:
         words = self.text.words.get(self.frame.quarter_turns, [])
         hidden = [w for w in words if w.style.hidden]
         if hidden and self.is_layer(hidden, words):
-            words = [w._replace(style=w.style._replace(hidden=False)) for w in words]
+            words = _evened([w._replace(style=w.style._replace(hidden=False)) for w in words])
         elif hidden:
             self.unusable.append((_lines_text(hidden), "hidden_text"))
             words = [w for w in words if not w.style.hidden]
@@ -220,16 +221,13 @@ class _Reading:
             return []
         scale = self.frame.width / pixels.width
         lines = ocr.read_lines(pixels)
-        heights = sorted(line.y1 - line.y0 for line in lines)
-        usual = heights[len(heights) // 2] if heights else 0.0
         words = []
         for number, line in enumerate(lines):
             height = line.y1 - line.y0
-            height = usual if 0.7 * usual < height < 1.4 * usual else height
-            baseline = (line.y1 - _OCR_DESCENT * (line.y1 - line.y0)) * scale
             style = Style(round((1 - _OCR_DESCENT) * height * scale, 1))
+            baseline = (line.y1 - _OCR_DESCENT * height) * scale
             words.append(Word(line.text, line.x0 * scale, line.x1 * scale, baseline, style, number, True))
-        return words
+        return _evened(words)
 
     def asides(self, figures: Sequence[Figure]) -> list[str]:
         """Return the texts that run in other directions, without those that are labels in a figure."""
@@ -302,6 +300,23 @@ def _alternative(element: Any) -> str:
     buffer = ctypes.create_string_buffer(length)
     pdfium_c.FPDF_StructElement_GetAltText(element, buffer, length)
     return buffer.raw[: length - 2].decode("utf-16-le", "replace").strip()
+
+
+def _evened(words: list[Word]) -> list[Word]:
+    """Return words read from a picture with even sizes, and without the styles of fonts that nobody sees.
+
+    Sizes vary with the letters of a line; those near the usual one are set to it.
+    """
+    lengths: Counter[float] = Counter()
+    for word in words:
+        lengths[word.style.size] += len(word.text)
+    half, usual = sum(lengths.values()) / 2, 0.0
+    for usual in sorted(lengths):
+        half -= lengths[usual]
+        if half <= 0:
+            break
+    sizes = {size: usual if 0.7 * usual < size < 1.4 * usual else size for size in lengths}
+    return [word._replace(style=Style(sizes[word.style.size])) for word in words]
 
 
 def _lines_text(words: Sequence[Word]) -> str:

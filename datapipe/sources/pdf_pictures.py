@@ -57,15 +57,13 @@ def picture(document: pdfium.PdfDocument, page: pdfium.PdfPage, placed: Placed, 
     if placed.box.area < _WHOLE_FRAC * placed.full.area:
         return region(page, frame, placed.box, dots_per_inch(placed))
     orientation = _orientation(placed, frame)
-    sample = _rendered(document, page, placed, _SAMPLED, _SAMPLED)
     file = _own_file(placed)
+    sample = None if file is None else _rendered(document, page, placed, _SAMPLED, _SAMPLED)
     if sample is not None and file is not None and _is_opaque(sample):
         for wanted in dict.fromkeys((None, orientation)):
             data = file.data if wanted is None else _with_orientation(file, wanted)
             if data is not None and _shows(data, _turned(sample, orientation)):
                 return File(data, file.mime)
-    if sample is None:
-        return None
     full = _rendered(document, page, placed, placed.width, placed.height)
     return None if full is None else File(png(_turned(full, orientation)), "image/png")
 

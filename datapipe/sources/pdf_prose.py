@@ -21,6 +21,7 @@ _SIZE_CHANGE = 0.08  # of the size; a larger step starts a paragraph
 _LEADING_CHANGE = 1.25  # times the usual distance of lines of the block
 _INDENT = 0.8  # of the size
 _SLACK = 1.5  # characters; a line that leaves room for the next word and these ends its paragraph
+_FLUSH = 0.35  # of the size; lines that end so near each other are justified
 _SENTENCE_ENDS = ".!?:;\u3002\uff01\uff1f\u2026"
 _CLOSERS = "\"')]}»”’"
 _HYPHENS = HYPHEN + "-\u2010"
@@ -186,7 +187,7 @@ def _begins(
     size = max(line.style.size, last.style.size)
     is_code, was_code = mono_is_code and line.is_mono, mono_is_code and all(one.is_mono for one in group)
     following = lines[index + 1] if index + 1 < len(lines) else None
-    is_short = _is_short(last, line, max(one.box.x1 for one in lines))
+    is_short = _is_short(last, line, max(one.box.x1 for one in lines)) and not _is_flush(lines, index - 1)
     is_wide = (line.baseline - last.baseline) / size > _LEADING_CHANGE * leading + 0.1
     if is_code and was_code:
         return False
@@ -218,6 +219,13 @@ def _is_short(last: Line, line: Line, right: float) -> bool:
         room > (len(first) + _SLACK) * max(last.char_width, line.char_width)
         and last.text[-1:] not in _HYPHENS
     )
+
+
+def _is_flush(lines: Sequence[Line], index: int) -> bool:
+    """Return whether lines around one end where it does: their edge is that of the text beside a picture."""
+    line = lines[index]
+    near = [*lines[max(0, index - 3) : index], *lines[index + 1 : index + 4]]
+    return sum(abs(one.box.x1 - line.box.x1) < _FLUSH * line.style.size for one in near) >= 2
 
 
 def _is_label(line: Line, last: Line, following: Line | None, is_short: bool, group: Sequence[Line]) -> bool:
