@@ -25,6 +25,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable
+from typing import BinaryIO
 
 import pyarrow.fs as pafs
 
@@ -188,7 +189,7 @@ def read(data: bytes, uri: str, format: str | None = None, max_bytes: int | None
         data, uri, format = _unpacked(data, max_bytes), posixpath.splitext(uri)[0], None
     head = data[: formats.HEAD_BYTES]
     if format in (None, UNKNOWN):
-        format = formats.of(uri, head, lambda: zipfile.ZipFile(io.BytesIO(data)).namelist())
+        format = formats.of(uri, head, lambda: zip_names(io.BytesIO(data)))
     if format == "image":
         return document("image", None, None, [Item("image", "figure", href=uri)])
     if format == formats.UNSUPPORTED:
@@ -277,7 +278,15 @@ def _look_at(source: SourceSpec, info: pafs.FileInfo, uri: str) -> SourceFile:
 def _zip_names(fs: pafs.FileSystem, path: str) -> list[str]:
     try:
         with fs.open_input_file(path) as file:
-            return zipfile.ZipFile(file).namelist()
+            return zip_names(file)
+    except OSError:
+        return []
+
+
+def zip_names(file: BinaryIO) -> list[str]:
+    """Return the names in a zip archive, none if it is damaged."""
+    try:
+        return zipfile.ZipFile(file).namelist()
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError):
         return []
 

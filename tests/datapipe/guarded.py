@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from datapipe.sources import warc
+
 
 def double(number: int) -> int:
     """Behave."""
@@ -85,3 +87,24 @@ def sleep(seconds: float, data: bytes = b"") -> float:
     """Take a while."""
     time.sleep(seconds)
     return seconds
+
+
+def faulty(function: Any, *arguments: Any) -> Any:
+    """Call a function, unless bytes it is given tell this process to crash."""
+    if any(isinstance(value, bytes) and b"SEGFAULT" in value for value in arguments):
+        ctypes.string_at(0)
+    return function(*arguments)
+
+
+def faulty_stream(function: Any, *arguments: Any) -> Iterator[Any]:
+    """Yield what a function that reads a web archive yields, with a reader that crashes on one page."""
+    read = warc._read
+
+    def crash(format: str, content: bytes, *rest: Any) -> Any:
+        return faulty(read, format, content, *rest)
+
+    warc._read = crash
+    try:
+        yield from function(*arguments)
+    finally:
+        warc._read = read

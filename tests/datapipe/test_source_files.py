@@ -1,12 +1,20 @@
+import functools
+import gzip
+import io
+import zipfile
 from pathlib import Path
 
+import pyarrow.fs as pafs
 import pytest
 
-from datapipe.errors import ReadError, SourceError
-from datapipe.sources import files
-from datapipe.spec import SourceSpec
-from schemas import ids
-from tests import make
+from datapipe.errors import FileTooLarge, MalformedMarkup, ReadError, SourceError, UnsupportedFormat
+from datapipe.sources import files, formats
+from datapipe.spec import IngestSpec, SourceSpec
+from datapipe.stages import ingest
+from schemas import ids, shard
+from tests import make, s3
+from tests.datapipe.make_warc import PAGE as PAGE_URL
+from tests.datapipe.make_warc import page, picture
 
 PAGE = "<html><body><p>Words</p><img src='img/a.png'></body></html>"
 
@@ -69,6 +77,185 @@ def test_standalone_media_are_those_that_no_page_embeds(tmp_path: Path) -> None:
         tmp_path, {"p.html": PAGE, "img/a.png": make.picture(), "img/b.png": make.picture(seed=1)}
     )
     assert uris(root, standalone_media=True) == ["img/b.png", "p.html"]
+
+
+def test_every_file_is_accounted_for_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = make.folder(
+        tmp_path,
+        {
+            "p.html": PAGE,
+            "img/a.png": make.picture(),
+            "clip.vtt": "WEBVTT",
+            "style.css": "p{}",
+            "other.css": "p{}",
+            "README": "words",
+            "old.doc": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1...",
+            "draft/p.html": PAGE,
+            ".git/c.txt": "hidden",
+            "d/.hidden": "x",
+            "a.xyz": "x",
+        },
+    )
+    opened: list[str] = []
+    look_at = files._look_at
+    monkeypatch.setattr(files, "_look_at", lambda s, info, uri: opened.append(uri) or look_at(s, info, uri))
+    listing = files.list_source(SourceSpec(path=str(root), exclude=("draft/**",), include=("**", "*.xyz")))
+    assert listing.counts == {
+        "captions": 1,
+        "documents": 3,
+        "hidden": 2,
+        "ignored_css": 2,
+        "ignored_without_suffix": 1,
+        "media": 1,
+        "not_chosen": 1,
+    }
+    assert sorted(opened) == sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file())
+    assert sum(listing.counts.values()) == len(opened) == 11
+    assert [(f.uri, f.format) for f in listing.documents] == [
+        ("a.xyz", "unknown"),  # asked for by its own glob
+        ("old.doc", "unsupported"),
+        ("p.html", "html"),
+    ]
+    assert [f.uri for f in listing.media] == ["img/a.png"]
+
+
+def zipped(*names: str, **fields: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in names:
+            archive.writestr(name, fields.get("content", ""))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "format"),
+    [
+        ("a.PDF", b"%PDF-1.7", "pdf"),
+        ("a", b"%PDF-1.7", "pdf"),
+        ("a", zipped("[Content_Types].xml", "word/document.xml"), "word"),
+        ("a.bin", zipped("[Content_Types].xml", "ppt/presentation.xml"), "slides"),
+        ("a", zipped("mimetype", "META-INF/container.xml"), "epub"),
+        ("a", zipped("xl/workbook.xml"), "unsupported"),
+        ("a", zipped("mimetype", "content.xml", "META-INF/manifest.xml"), "unsupported"),
+        ("a.zip", zipped("a.txt"), None),
+        ("a", zipped("a.txt")[:40], None),
+        ("a.jar", zipped("META-INF/MANIFEST.MF"), None),
+        ("a.pptx", b"", "slides"),
+        ("a", b"WARC/1.0\r\n", "warc"),
+        ("crawl", gzip.compress(b"WARC/1.0\r\n" + bytes(10_000)), "warc"),
+        ("crawl.gz", gzip.compress(b"WARC/1.1\r\n"), "warc"),
+        ("a.warc.gz", b"", "warc"),
+        ("a.warc.zst", b"", "warc"),
+        ("a.html.gz", gzip.compress(b"<p>x"), "html"),
+        ("a.gz", gzip.compress(b"<!doctype html><p>x"), "html"),
+        ("a.png.gz", gzip.compress(make.picture()), None),
+        ("a.tar.gz", gzip.compress(b"x"), None),
+        ("a.jsonl", b"{}", "jsonl"),
+        ("a.jsonl.gz", b"", "jsonl"),
+        ("a.parquet", b"PAR1", "parquet"),
+        ("shard-0.tar", b"", "tar"),
+        ("a.json", b'{"id": 1, "messages": [{"role": "user"}]}', "session"),
+        ("a.json", b'[{"role": "user", "content": "x"}]', "session"),
+        ("package.json", b'{"name": "x"}', None),
+        ("a.ts", b"G" + bytes(187) + b"G", "video"),
+        ("a.ts", b"import x from y;", None),
+        ("a.doc", b"plain words", "unsupported"),
+        ("a", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "unsupported"),
+        ("a", b"{\\rtf1", "unsupported"),
+        ("a", b"BM\x36\0\0\0\0\0\0\0", "image"),
+        ("words", b"BMW is a car", None),
+    ],
+)
+def test_names_and_bytes_tell_the_format(name: str, content: bytes, format: str | None) -> None:
+    assert formats.of(name, content, lambda: files.zip_names(io.BytesIO(content))) == format
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Office file of before 2007"),
+        ("a", b"{\\rtf1 x}", "RTF"),
+        ("a.odt", zipped("content.xml", "META-INF/manifest.xml"), "OpenDocument"),
+        ("a.xls.gz", gzip.compress(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"), "Office file of before 2007"),
+    ],
+)
+def test_known_formats_that_are_not_read_are_named(name: str, content: bytes, words: str) -> None:
+    with pytest.raises(UnsupportedFormat, match=words):
+        files.read(content, name)
+
+
+def test_compressed_files_are_read_within_bounds() -> None:
+    html = b"<html><title>T</title><p>Words"
+    two = gzip.compress(html[:10]) + gzip.compress(html[10:])
+    for name in ("a.html.gz", "a.gz", "noname"):
+        document = files.read(two, name, max_bytes=1000)
+        assert (document.format, document.title) == ("html", "T")
+    with pytest.raises(FileTooLarge, match="more than 29"):
+        files.read(two, "a.html.gz", max_bytes=29)
+    assert files.read(two, "a.html.gz", max_bytes=30).title == "T"
+    with pytest.raises(FileTooLarge):
+        files.read(gzip.compress(bytes(1 << 24)), "a.txt.gz", max_bytes=1 << 20)
+    for broken in (two[:-12], two[:40] + b"\0" * 20):
+        with pytest.raises(MalformedMarkup, match="gzip"):
+            files.read(broken, "a.html.gz")
+
+
+def test_a_large_file_is_not_loaded(tmp_path: Path) -> None:
+    source = SourceSpec(path=str(make.folder(tmp_path, {"a.bin": bytes(1000)})))
+    assert len(files.load(source, "a.bin", max_bytes=1000)) == 1000
+    with pytest.raises(FileTooLarge, match="1000 bytes, more than 999"):
+        files.load(source, "a.bin", max_bytes=999)
+
+
+def test_a_file_that_cannot_be_read_does_not_stop_the_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = SourceSpec(path=str(make.folder(tmp_path, {"a.html": PAGE, "b.txt": "b"})))
+
+    class Fails(pafs.LocalFileSystem):  # root reads what has no permission
+        def open_input_stream(self, path: str, **more: object) -> object:
+            if path.endswith("b.txt"):
+                raise PermissionError(13, "denied")
+            return super().open_input_stream(path, **more)
+
+    monkeypatch.setattr(files, "_filesystem", lambda root: (Fails(), root))
+    assert [(f.uri, f.content_id == "") for f in files.list_files(source)] == [
+        ("a.html", False),
+        ("b.txt", True),
+    ]
+
+
+def test_folders_on_s3_are_listed_loaded_and_fingerprinted_alike(tmp_path: Path) -> None:
+    content: dict[str, bytes | str] = {
+        "p.html": PAGE,
+        "img/a.png": make.picture(),
+        "d/b.warc": page("<p>x<img src=i.png>") + picture(b"bytes", f"{PAGE_URL}/../i.png"),
+        "d/c.txt.gz": gzip.compress(b"words"),
+    }
+    here = SourceSpec(path=str(make.folder(tmp_path / "corpus", content)))
+    with s3.server() as bucket:
+        there = SourceSpec(path=f"{bucket}/corpus")
+        fs, inner = shard.filesystem(there.path)
+        pafs.copy_files(here.path, inner, pafs.LocalFileSystem(), fs)
+        assert files.list_source(there) == files.list_source(here)
+        assert files.collection(there) == "corpus"
+        assert files.load(there, "d/../img/a.png") == make.picture()
+        for uri in ("missing", "d", "../other"):
+            with pytest.raises(SourceError):
+                files.load(there, uri)
+        with pytest.raises(SourceError, match="no folder"):
+            files.list_files(SourceSpec(path=f"{bucket}/nowhere"))
+        rows = [
+            ingest.ingest(files.list_files(s), s, IngestSpec(), functools.partial(files.load, s))
+            for s in (here, there)
+        ]
+        assert rows[0].documents.equals(rows[1].documents) and rows[0].media.equals(rows[1].media)
+        assert rows[1].documents["uri"].to_pylist() == [
+            f"d/b.warc#{PAGE_URL}",
+            "d/c.txt.gz",
+            "p.html",
+        ]
+        assert rows[1].quarantine.num_rows == 0
 
 
 def test_missing_folder_and_empty_globs_name_what_was_asked(tmp_path: Path) -> None:
