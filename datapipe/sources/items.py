@@ -261,10 +261,12 @@ class Flow:
             else:
                 pictures.append(piece)
                 texts.append("")
+        following = [""]  # for each picture, the first text after it that is not blank; from the last one
+        for rest in reversed(texts[1:]):
+            following.append(rest if prose(rest) else following[-1])
         text, inside = texts[0], []
         for number, picture in enumerate(pictures, start=1):
-            following = next((t for t in texts[number:] if prose(t)), "")
-            if self._role() != "code" and _is_mid_sentence(text, following):
+            if self._role() != "code" and _is_mid_sentence(text, following[-number]):
                 inside.append(picture.item)
                 text += picture.alt + texts[number]
                 continue
