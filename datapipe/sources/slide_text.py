@@ -15,6 +15,7 @@ from datapipe.sources import omml
 from datapipe.sources.items import LINE_BREAK, Item, prose
 from datapipe.sources.office import LEVEL, NAMESPACES, children, is_monospaced, qualified
 
+TITLES = ("title", "ctrTitle")
 _BULLETS = frozenset(map(qualified, ("a:buChar", "a:buAutoNum", "a:buBlip")))
 _NO_BULLET = qualified("a:buNone")
 _TEXT, _BREAK, _RUN, _FIELD, _TAB = map(qualified, ("a:t", "a:br", "a:r", "a:fld", "a:tab"))
@@ -71,9 +72,7 @@ class Styles:
         """Return the list styles that hold for a shape's paragraphs, the nearest first."""
         found = [e.find("p:txBody/a:lstStyle", NAMESPACES) for e in (shape, *self.inherited(shape))]
         kind = placeholder(shape)
-        style = "otherStyle" if kind is None else "titleStyle" if "itle" in kind.type[-5:] else "bodyStyle"
-        if kind is not None and kind.type == "subTitle":
-            style = "bodyStyle"
+        style = "otherStyle" if kind is None else "titleStyle" if kind.type in TITLES else "bodyStyle"
         if self.master is not None:
             found.append(self.master.find(f"p:txStyles/p:{style}", NAMESPACES))
         return [element for element in found if element is not None]
@@ -127,9 +126,15 @@ def _like(root: etree._Element | None, kind: Placeholder, by_number: bool) -> et
         for shape, other in shapes:
             if other.number == kind.number and (other.type == kind.type or kind.number != "0"):
                 return shape
-    wanted = {"ctrTitle": "title", "title": "title", "dt": "dt", "ftr": "ftr", "sldNum": "sldNum"}
-    type = wanted.get(kind.type, "body")
-    return next((shape for shape, other in shapes if wanted.get(other.type, "body") == type), None)
+    wanted = _master_type(kind)
+    return next((shape for shape, other in shapes if _master_type(other) == wanted), None)
+
+
+def _master_type(kind: Placeholder) -> str:
+    """Return which of the five placeholders of a master one takes after."""
+    if kind.type in TITLES:
+        return "title"
+    return kind.type if kind.type in ("dt", "ftr", "sldNum") else "body"
 
 
 def _runs(paragraph: etree._Element) -> tuple[str, list[tuple[str | None, int]], list[str]]:

@@ -11,7 +11,6 @@ crops away is in them, and one file that is shown twice is there twice.
 """
 
 import dataclasses
-import math
 from collections.abc import Iterator
 
 from lxml import etree
@@ -29,45 +28,15 @@ from datapipe.sources.office import (
     qualified,
 )
 from datapipe.sources.reading_order import Box
-from datapipe.sources.slide_text import Paragraph, Styles, paragraphs, placeholder, texts
+from datapipe.sources.slide_geometry import Transform, around, box_of, emu, is_somewhere, of_group
+from datapipe.sources.slide_text import TITLES, Paragraph, Styles, paragraphs, placeholder, texts
 
-_TITLES = ("title", "ctrTitle")
 _FOOTERS = ("dt", "ftr", "sldNum", "hdr")
 _WIDTH_EMU, _HEIGHT_EMU = 12_192_000, 6_858_000  # a wide slide, where the deck does not say
 _MAX_GROUP_DEPTH = 40
 _WHOLE = ("p:pic", "p:sp", "p:graphicFrame", "p:grpSp", "p:cxnSp")
 _NO_STYLES = Styles(None, None)
 _PICTURE, _SHAPE, _FRAME, _GROUP, _LINE = map(qualified, _WHOLE)
-
-Point = tuple[float, float]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Transform:
-    """An affine map from a group's coordinates to the slide's: x' = a x + c y + e, y' = b x + d y + f."""
-
-    a: float = 1.0
-    b: float = 0.0
-    c: float = 0.0
-    d: float = 1.0
-    e: float = 0.0
-    f: float = 0.0
-
-    def __call__(self, point: Point) -> Point:
-        x, y = point
-        return self.a * x + self.c * y + self.e, self.b * x + self.d * y + self.f
-
-    def after(self, inner: "_Transform") -> "_Transform":
-        """Return the map that applies `inner` first."""
-        (e, f), (a, b), (c, d) = self((inner.e, inner.f)), (inner.a, inner.b), (inner.c, inner.d)
-        return _Transform(
-            self.a * a + self.c * b,
-            self.b * a + self.d * b,
-            self.a * c + self.c * d,
-            self.b * c + self.d * d,
-            e,
-            f,
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +78,8 @@ class _Deck:
             raise MalformedMarkup(f"{self.main} is no presentation but {etree.QName(root).localname}")
         self.ids = [e.get(qualified("r:id")) for e in root.iterfind("p:sldIdLst/p:sldId", NAMESPACES)]
         size = root.find("p:sldSz", NAMESPACES)
-        self.width = _emu(size, "cx", _WIDTH_EMU) or _WIDTH_EMU
-        self.height = _emu(size, "cy", _HEIGHT_EMU) or _HEIGHT_EMU
+        self.width = emu(size, "cx", _WIDTH_EMU) or _WIDTH_EMU
+        self.height = emu(size, "cy", _HEIGHT_EMU) or _HEIGHT_EMU
         self.is_right_to_left = root.get("rtl") in ("1", "true")
         self.languages: list[tuple[str | None, int]] = []
         self.roots: dict[str | None, etree._Element | None] = {}
@@ -168,7 +137,7 @@ class _Slide:
     def items(self, root: etree._Element) -> list[Item]:
         tree = root.find("p:cSld/p:spTree", NAMESPACES)
         background = root.find("p:cSld/p:bg/p:bgPr/a:blipFill/a:blip", NAMESPACES)
-        shapes = list(self.shapes(tree, _Transform(), 0)) if tree is not None else []
+        shapes = list(self.shapes(tree, Transform(), 0)) if tree is not None else []
         if background is not None and (picture := self.package.picture(self.part, background)) is not None:
             shapes.insert(0, _Shape(Box(0, 0, self.deck.width, self.deck.height, True), [picture]))
         shapes = [self.off_slide(shape) for shape in shapes]
@@ -186,14 +155,13 @@ class _Slide:
     def off_slide(self, shape: _Shape) -> _Shape:
         """Return a shape, with a mask on its items where no part of it is on the slide."""
         box = shape.box
-        if box.x1 > 0 and box.y1 > 0 and box.x0 < self.deck.width and box.y0 < self.deck.height:
-            return shape
-        if box == _NOWHERE:
+        is_on = box.x1 > 0 and box.y1 > 0 and box.x0 < self.deck.width and box.y0 < self.deck.height
+        if is_on or not is_somewhere(box):
             return shape
         masked = [dataclasses.replace(i, mask=i.mask or "off_slide") for i in shape.items]
         return dataclasses.replace(shape, items=masked)
 
-    def shapes(self, tree: etree._Element, transform: _Transform, depth: int) -> Iterator[_Shape]:
+    def shapes(self, tree: etree._Element, transform: Transform, depth: int) -> Iterator[_Shape]:
         """Yield the shapes that have items, from back to front."""
         for element in children(tree):
             properties = next(element.iterfind("./*/p:cNvPr", NAMESPACES), None)
@@ -206,26 +174,26 @@ class _Slide:
             if shape.items:
                 yield shape
 
-    def group(self, element: etree._Element, transform: _Transform, depth: int) -> _Shape:
+    def group(self, element: etree._Element, transform: Transform, depth: int) -> _Shape:
         """Return a group as one shape; what in it is a title or footer stays in its place."""
         xfrm = element.find("p:grpSpPr/a:xfrm", NAMESPACES)
-        inner = list(self.shapes(element, transform.after(_group_transform(xfrm)), depth + 1))
+        inner = list(self.shapes(element, transform.after(of_group(xfrm)), depth + 1))
         items = [item for shape in self.ordered(inner) for item in shape.items]
-        boxes = [shape.box for shape in inner if shape.box != _NOWHERE]
-        return _Shape(_around(boxes, all(b.is_medium for b in boxes)), items)
+        boxes = [shape.box for shape in inner if is_somewhere(shape.box)]
+        return _Shape(around(boxes, all(b.is_medium for b in boxes)), items)
 
-    def leaf(self, element: etree._Element, transform: _Transform, alt: str) -> _Shape:
+    def leaf(self, element: etree._Element, transform: Transform, alt: str) -> _Shape:
         kind = placeholder(element)
         type = kind.type if kind is not None else ""
-        items = self.leaf_items(element, alt, is_title=type in _TITLES)
+        items = self.leaf_items(element, alt, is_title=type in TITLES)
         is_medium = any(i.kind != "text" for i in items) and all(
             i.kind != "text" or i.role == "alt" for i in items
         )
-        box = _box(self.styles.frame(element), transform, is_medium)
+        box = box_of(self.styles.frame(element), transform, is_medium)
         if type in _FOOTERS:
             mask = "page_header" if type == "hdr" else "page_footer"
             return _Shape(box, [dataclasses.replace(i, mask=mask) for i in items], "footer")
-        return _Shape(box, items, "title" if type in _TITLES else "")
+        return _Shape(box, items, "title" if type in TITLES else "")
 
     def leaf_items(self, element: etree._Element, alt: str, is_title: bool) -> list[Item]:
         if element.tag == _PICTURE:
@@ -330,75 +298,6 @@ def _title(found: list[Paragraph]) -> list[Item]:
 def _with_alt(media: list[Item | None], alt: str) -> list[Item]:
     items = [item for item in media if item is not None]
     return [*items, Item("text", "alt", text=alt)] if items and alt else items
-
-
-# ---- geometry
-
-_NOWHERE = Box(0, 0, 0, 0)
-
-
-def _box(frame: etree._Element | None, transform: _Transform, is_medium: bool) -> Box:
-    """Return the upright box around a shape on the slide, turned as it is."""
-    if frame is None:
-        return dataclasses.replace(_NOWHERE, is_medium=is_medium)
-    x, y, width, height = _rectangle(frame, "off", "ext")
-    corners = [(x, y), (x + width, y), (x, y + height), (x + width, y + height)]
-    turn = _turn(frame, (x + width / 2, y + height / 2))
-    points = [transform(turn(corner)) for corner in corners]
-    xs, ys = ([p[axis] for p in points] for axis in (0, 1))
-    return Box(min(xs), min(ys), max(xs), max(ys), is_medium)
-
-
-def _around(boxes: list[Box], is_medium: bool) -> Box:
-    if not boxes:
-        return _NOWHERE
-    return Box(
-        min(b.x0 for b in boxes),
-        min(b.y0 for b in boxes),
-        max(b.x1 for b in boxes),
-        max(b.y1 for b in boxes),
-        is_medium,
-    )
-
-
-def _group_transform(xfrm: etree._Element | None) -> _Transform:
-    """Return the map from a group's own coordinates (ECMA-376 part 1, 20.1.7.5) to those around it."""
-    if xfrm is None or xfrm.find("a:chExt", NAMESPACES) is None:
-        return _Transform()
-    x, y, width, height = _rectangle(xfrm, "off", "ext")
-    child_x, child_y, child_width, child_height = _rectangle(xfrm, "chOff", "chExt")
-    scale_x = width / child_width if child_width else 1.0
-    scale_y = height / child_height if child_height else 1.0
-    placed = _Transform(a=scale_x, d=scale_y, e=x - child_x * scale_x, f=y - child_y * scale_y)
-    flip_x, flip_y = (-1.0 if xfrm.get(flip) in ("1", "true") else 1.0 for flip in ("flipH", "flipV"))
-    flipped = _Transform(
-        a=flip_x, d=flip_y, e=(1 - flip_x) * (x + width / 2), f=(1 - flip_y) * (y + height / 2)
-    )
-    return _turn(xfrm, (x + width / 2, y + height / 2)).after(flipped).after(placed)
-
-
-def _turn(frame: etree._Element, center: Point) -> _Transform:
-    """Return the turn of a frame (60,000ths of a degree, clockwise) about its centre."""
-    angle = math.radians(_emu(frame, "rot", 0) / 60_000)
-    cos, sin, (x, y) = math.cos(angle), math.sin(angle), center
-    return _Transform(cos, sin, -sin, cos, x - cos * x + sin * y, y - sin * x - cos * y)
-
-
-def _rectangle(xfrm: etree._Element, offset: str, extent: str) -> tuple[float, float, float, float]:
-    at, size = xfrm.find(f"a:{offset}", NAMESPACES), xfrm.find(f"a:{extent}", NAMESPACES)
-    return _emu(at, "x", 0), _emu(at, "y", 0), _emu(size, "cx", 0), _emu(size, "cy", 0)
-
-
-_UNITS_EMU = {"mm": 36_000, "cm": 360_000, "in": 914_400, "pt": 12_700, "pc": 152_400, "pi": 152_400}
-
-
-def _emu(element: etree._Element | None, name: str, default: float) -> float:
-    """Return a length in EMU; ISO Strict files write it with a unit. The default where it is no length."""
-    text = (element.get(name) or "") if element is not None else ""
-    try:
-        return float(text[:-2]) * _UNITS_EMU[text[-2:]] if text[-2:] in _UNITS_EMU else float(text)
-    except ValueError:
-        return default
 
 
 def _local(element: etree._Element) -> str:

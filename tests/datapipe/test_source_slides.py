@@ -406,6 +406,16 @@ def test_footers_hidden_slides_and_what_lies_beside_the_slide_are_masked() -> No
     ]
 
 
+def test_shapes_without_a_place_or_with_an_impossible_one_are_read() -> None:
+    presentation = deck()
+    slide = presentation.slides.add_slide(presentation.slide_layouts[BLANK])
+    picture = add_picture(slide.shapes, PICTURE, 1, 1)
+    picture._element.spPr.remove(picture._element.spPr.xfrm)
+    add_text(slide.shapes, "words", 1, 5)._element.spPr.xfrm.set("rot", "1e400")
+    document = slides.read(saved(presentation), "x.pptx")
+    assert [(i.text, i.mask) for i in document.items] == [(None, None), ("words", None)]
+
+
 def test_title_and_language_are_those_of_the_document() -> None:
     presentation = deck()
     slide = presentation.slides.add_slide(presentation.slide_layouts[TITLE])
