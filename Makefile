@@ -62,3 +62,15 @@ test: setup
 .PHONY: test-slow
 test-slow: setup
 	$(BIN)/pytest -q -m slow tests
+
+# Data benchmarks, ours beside peers in one run; JSON into tests/bench/results. On an otherwise idle machine.
+.PHONY: bench-data
+bench-data: setup
+	$(UV) pip install --quiet --python $(PY) -e '.[dev,bench]'
+	for subject in dedupe read image_hash pack html video path; do $(PY) -m tests.bench.$$subject || exit 1; done
+
+# Six packages of odd files through the whole path; ends with 1 where one is lost or becomes what it should not.
+.PHONY: torture
+torture: setup
+	test -d $(CACHE)/debian-forensics-samples-files || apt-get update -qq || true
+	$(PY) -m tests.torture
