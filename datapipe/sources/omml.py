@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from lxml import etree
 
-from datapipe.sources.office import NAMESPACES, qualified
+from datapipe.sources.office import NAMESPACES
 
 _M = "{" + NAMESPACES["m"] + "}"
 _SYMBOLS = {
@@ -43,10 +43,12 @@ _FUNCTION = re.compile(
 
 def latex(element: etree._Element) -> str:
     """Return an equation (`m:oMath`, or `m:oMathPara` with several) as LaTeX without dollar signs."""
-    if element.tag == qualified("m:oMathPara"):
-        lines = [_inner(e) for e in element.iter(qualified("m:oMath"))]
-        return r" \\ ".join(line for line in lines if line)
-    return _inner(element)
+    equations = element.iter(_M + "oMath") if element.tag == _M + "oMathPara" else [element]
+    try:
+        lines = [_inner(equation) for equation in equations]
+    except RecursionError:  # nested deeper than anyone writes: its letters are all there is to say
+        lines = [" ".join("".join(element.itertext()).split())]
+    return r" \\ ".join(line for line in lines if line)
 
 
 def _inner(element: etree._Element | None) -> str:

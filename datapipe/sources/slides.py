@@ -167,7 +167,11 @@ class _Slide:
             properties = next(element.iterfind("./*/p:cNvPr", NAMESPACES), None)
             if properties is not None and properties.get("hidden") in ("1", "true"):
                 continue
-            if element.tag == _GROUP and depth < _MAX_GROUP_DEPTH:
+            if depth > _MAX_GROUP_DEPTH:
+                raise MalformedMarkup(
+                    f"{self.part}: groups inside each other, more than {_MAX_GROUP_DEPTH} deep"
+                )
+            if element.tag == _GROUP:
                 shape = self.group(element, transform, depth)
             else:
                 shape = self.leaf(element, transform, alternative_text(properties))

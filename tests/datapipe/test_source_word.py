@@ -403,6 +403,14 @@ def test_each_part_of_an_equation_has_its_latex(inside: str, expected: str) -> N
     assert omml.latex(xml(m("oMath", inside))) == expected
 
 
+def test_an_equation_nested_deeper_than_anyone_writes_is_its_letters() -> None:
+    inside = "x"
+    for _ in range(400):
+        inside = m("rad", m("e", inside))
+    element = etree.fromstring(f"<x {PREFIXES}>{m('oMath', inside)}</x>", etree.XMLParser(huge_tree=True))[0]
+    assert omml.latex(element) == "x"
+
+
 def test_charts_and_diagrams_follow_their_paragraph_as_text() -> None:
     chart = (
         f"<c:chartSpace {PREFIXES}><c:chart><c:plotArea><c:barChart><c:ser><c:tx><c:v>n</c:v></c:tx>"
