@@ -102,12 +102,40 @@ def sample(
         wanted = nearest_frames(video, times_s)
         frames = _by_decord(data, video, wanted, max_side) if is_sound else None
         if frames is None:
-            frames = [_shrunk(f, max_side) for f in _by_timestamp(data, video, wanted, threads)]
-        if len(frames) < MIN_DECODED_FRAC * len(wanted):
-            raise DamagedMedium(f"{len(wanted) - len(frames)} of {len(wanted)} frames cannot be decoded")
+            collector = Collector(video, times_s, max_side)
+            for timestamp, frame in _exact(data, video, sorted(collector.wanted), threads):
+                collector.take(timestamp, frame)
+            return collector.sample()
         return Sample(tuple(frames), len(wanted) - len(frames))
 
     return guarded(work)
+
+
+class Collector:
+    """Makes pictures of wanted frames while a file is decoded. Pictures come in the order of the frames."""
+
+    def __init__(self, video: Video, times_s: Sequence[float], max_side: int | None = None) -> None:
+        self._times_s = {video.timestamps[i]: float(video.times_s[i]) for i in nearest_frames(video, times_s)}
+        self.wanted = frozenset(self._times_s)
+        self._painter, self._max_side = Painter(video.geometry), max_side
+        self._frames: dict[int, Frame] = {}
+
+    def take(self, timestamp: int, frame: Any) -> None:
+        """Keep what a viewer sees of a decoded frame."""
+        pixels, policy = self._painter.picture(frame)
+        shown = Frame(self._times_s[timestamp], pixels, policy)
+        self._frames[timestamp] = _shrunk(shown, self._max_side)
+
+    def sample(self) -> Sample:
+        """Return the frames that came.
+
+        Raises:
+            DamagedMedium: fewer than half of the wanted ones did.
+        """
+        num_damaged = len(self.wanted) - len(self._frames)
+        if len(self._frames) < MIN_DECODED_FRAC * len(self.wanted):
+            raise DamagedMedium(f"{num_damaged} of {len(self.wanted)} frames cannot be decoded")
+        return Sample(tuple(self._frames[t] for t in sorted(self._frames)), num_damaged)
 
 
 def open_decoder(container: Any, threads: int = 1, options: dict[str, str] | None = None) -> tuple[Any, Any]:
@@ -138,11 +166,16 @@ def _shrunk(frame: Frame, max_side: int | None) -> Frame:
 # ---- decord
 
 
-def _by_decord(data: bytes, video: Video, wanted: list[int], max_side: int | None) -> list[Frame] | None:
-    """Decode front to back with decord; None where it might not give the frames the packets have."""
+def suits_decord(video: Video, wanted: Sequence[int]) -> bool:
+    """Return whether decord may decode these frames of a video, if it is sound, and is faster."""
     is_dense = len(wanted) >= MIN_DENSITY * (wanted[-1] + 1)
     agrees = video.announced_frames in (0, video.num_frames)
-    if decord is None or not (is_dense and agrees and video.is_plain):
+    return decord is not None and is_dense and agrees and video.is_plain
+
+
+def _by_decord(data: bytes, video: Video, wanted: list[int], max_side: int | None) -> list[Frame] | None:
+    """Decode front to back with decord; None where it might not give the frames the packets have."""
+    if not suits_decord(video, wanted):
         return None
     try:
         reader = decord.VideoReader(io.BytesIO(data), num_threads=1)
@@ -170,15 +203,6 @@ def _same_times(reader: Any, video: Video) -> bool:
 
 
 # ---- PyAV
-
-
-def _by_timestamp(data: bytes, video: Video, wanted: Sequence[int], threads: int) -> Iterator[Frame]:
-    """Yield the wanted frames that can be trusted, in order."""
-    painter = Painter(video.geometry)
-    numbers = {video.timestamps[index]: index for index in wanted}
-    for timestamp, frame in _exact(data, video, sorted(numbers), threads):
-        pixels, policy = painter.picture(frame)
-        yield Frame(float(video.times_s[numbers[timestamp]]), pixels, policy)
 
 
 def _exact(data: bytes, video: Video, wanted: list[int], threads: int) -> Iterator[tuple[int, Any]]:

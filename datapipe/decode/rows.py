@@ -10,14 +10,15 @@ from typing import Any
 
 from PIL.PngImagePlugin import PngInfo
 
-from datapipe.decode import frames as frames_of_video
 from datapipe.decode import image as images
 from datapipe.decode import sampling, shots
 from datapipe.decode import video as videos
+from datapipe.decode.frames import Frame
 from datapipe.spec import IngestSpec
 from schemas import ids, media
 
 Row = dict[str, Any]
+PNG_COMPRESSION = 1  # a fourth of the time of the usual 6, and a tenth more bytes
 
 
 def media_rows(media_id: str, data: bytes, kind: str, spec: IngestSpec) -> list[Row]:
@@ -45,11 +46,7 @@ def _image_columns(data: bytes, spec: IngestSpec) -> Row:
 def _video_rows(media_id: str, data: bytes, spec: IngestSpec) -> list[Row]:
     limits = spec.video
     video = videos.probe(data, spec.max_image_pixels, limits.max_duration_s, limits.max_packets)
-    seen = shots.scan(data, video, limits.decode_threads)
-    times_s = sampling.times(seen, video.duration_s, limits)
-    sample = frames_of_video.sample(
-        data, video, times_s, limits.max_frame_side, seen.is_sound, limits.decode_threads
-    )
+    seen, sample = sampling.scan_and_sample(data, video, limits)
     frames = [_frame_row(media_id, frame) for frame in sample.frames]
     damaged = [f"damaged={sample.num_damaged}/{len(frames) + sample.num_damaged}"] * (sample.num_damaged > 0)
     pixels_id = ids.content_id("".join(f["pixels_id"] for f in frames).encode())
@@ -68,13 +65,13 @@ def _video_rows(media_id: str, data: bytes, spec: IngestSpec) -> list[Row]:
     ]
 
 
-def _frame_row(parent_id: str, frame: frames_of_video.Frame) -> Row:
+def _frame_row(parent_id: str, frame: Frame) -> Row:
     """Return a frame as a PNG that names its video and time, so that equal frames are still two media."""
     pixels = frame.pixels
     notes, buffer = PngInfo(), io.BytesIO()
     notes.add_text("Source", parent_id)
     notes.add_text("Time", f"{frame.t_s:.6f} s")
-    pixels.save(buffer, "PNG", pnginfo=notes)
+    pixels.save(buffer, "PNG", pnginfo=notes, compress_level=PNG_COMPRESSION)
     data = buffer.getvalue()
     return {
         **dict.fromkeys(media.SCHEMA.names),

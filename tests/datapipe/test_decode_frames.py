@@ -70,10 +70,10 @@ def test_every_wanted_frame_is_the_one_of_its_time_in_any_company(kind: str) -> 
 def test_threads_and_the_choice_of_decoder_change_no_pixel(kind: str) -> None:
     data = clips.clip(**KINDS[kind])
     found = video.probe(data, LIMIT)
-    wanted = list(range(0, 60, 1))
+    wanted = list(range(60))
     by_decord = frames._by_decord(data, found, wanted, None)
-    by_one = list(frames._by_timestamp(data, found, wanted, 1))
-    by_two = list(frames._by_timestamp(data, found, wanted, 2))
+    times_s = [float(t) for t in found.times_s]
+    by_one, by_two = (frames.sample(data, found, times_s, threads=n).frames for n in (1, 2))
     assert by_decord is not None
     for one, two, other in zip(by_one, by_two, by_decord, strict=True):
         assert one.t_s == two.t_s == other.t_s

@@ -106,6 +106,14 @@ def test_the_scan_does_not_depend_on_threads() -> None:
     )
 
 
+def test_of_a_very_long_video_only_keyframes_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shots, "MAX_FULL_SCAN_PIXELS", 1)
+    _, found, scan = scanned([(2, clips.scene(seed)) for seed in range(3)])
+    assert len(scan.times_s) == len(found.keyframes) < found.num_frames
+    assert not scan.is_sound
+    assert scan.times_s.tolist() == [found.times_s[found.timestamps.index(k)] for k in found.keyframes]
+
+
 # ---- which frames are taken
 
 
@@ -119,7 +127,7 @@ def test_change_takes_one_frame_of_each_shot_and_more_where_the_picture_changes(
     data, found, scan = scanned(
         [(3, clips.scene(1)), (1, clips.scene(2)), (4, clips.scene(3, 0.25)), (0.5, clips.scene(4))]
     )
-    times_s = sampling.times(scan, found.duration_s, VideoSpec(sampling="change", frames_per_second=2))
+    times_s = sampling.times_by_change(scan, 2.0, 64)
     edges = [0, 3, 4, 8, 8.5]
     counts = np.histogram(times_s, edges)[0].tolist()
     assert counts[0] == counts[1] == counts[3] == 1
@@ -128,6 +136,19 @@ def test_change_takes_one_frame_of_each_shot_and_more_where_the_picture_changes(
     assert all(b - a >= 0.5 - 1e-6 for a, b in itertools.pairwise(in_shot))
     sample = frames.sample(data, found, times_s)
     assert [f.t_s for f in sample.frames] == pytest.approx(times_s)
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libx265", "libvpx"])
+def test_frames_collected_while_looking_are_those_decoded_alone(codec: str) -> None:
+    data = clips.clip(75, codec, "matroska", rate=25)
+    found = video.probe(data, LIMIT)
+    spec = VideoSpec(frames_per_second=7, max_frame_side=96)
+    _, taken = sampling.scan_and_sample(data, found, spec)
+    alone = frames.sample(data, found, sampling.times_at_rate(found.duration_s, 7, 64), 96)
+    assert [clips.number_of(f.pixels) for f in taken.frames] == [round(f.t_s * 25) for f in taken.frames]
+    assert [(f.t_s, f.pixels.tobytes()) for f in taken.frames] == [
+        (f.t_s, f.pixels.tobytes()) for f in alone.frames
+    ]
 
 
 def test_the_budget_of_change_is_kept_and_goes_to_the_most_unlike_shots() -> None:
