@@ -27,9 +27,11 @@ _MAX_TEXT_FRAC = 0.35  # of the area; more is a box around text
 _BORDER = 12.0  # points; what lies only there is a frame
 _PAGE_FRAC = 0.85  # of the page; paths as large are backgrounds
 _PANEL_WORDS = 15  # in a box that is therefore no part of a drawing
+_PANEL_CURVES = 5  # curved paths on a panel that is the background of a drawing
 _PROSE_WORDS = 6  # on a row, and as many as fill this ...
 _PROSE_FILL = 0.6  # ... of the drawing's width
 _MAX_PROSE_ROWS = 2
+_PIECES = 14.0  # points between pieces of one drawing
 _LABEL_DISTANCE = 9.0  # points from a drawing to the labels of its axes
 _LABEL_WORDS = 4
 CAPTION = re.compile(
@@ -70,6 +72,11 @@ def figures(objects: Objects, words: Sequence[Word], tables: Sequence[Box], fram
             picture = Figure(merged, None, layers, picture.labels | labels)
         drawings = [d for d in drawings if d not in inside]
         result.append(picture)
+    if not words and drawings:  # letters are drawn as well, as far as one can tell
+        box, layers = drawings[0][0], tuple(objects.pictures)
+        for other in (*(d[0] for d in drawings), *(p.box for p in layers)):
+            box = box.joined(other)
+        return [Figure(box, None, layers, frozenset())]
     result += [Figure(box, None, (), labels) for box, labels in drawings]
     return result
 
@@ -124,32 +131,76 @@ def _drawings(
     """Return the boxes of drawings with their labels."""
     page = frame.width * frame.height
     centres = np.array([((w.x0 + w.x1) / 2, w.baseline - 0.3 * w.style.size) for w in words]).reshape(-1, 2)
-    pieces = [
-        path
-        for path in paths
-        if path.box.area < _PAGE_FRAC * page
-        and not any(path.box.overlap(table) >= 0.9 * path.box.area > 0 for table in tables)
-        and not _is_panel(path, centres)
-    ]
+    pieces: list[Path] = []
+    panels: list[Path] = []
+    for path in paths:
+        if path.box.area < _PAGE_FRAC * page and not any(_is_within(path.box, table) for table in tables):
+            (panels if _is_panel(path, centres) else pieces).append(path)
     if len(pieces) < _MIN_PATHS and sum(path.is_curved for path in pieces) < _MIN_CURVED:
         return []
-    result = []
-    for group in _near(pieces, frame):
-        box = group[0].box
-        for path in group[1:]:
-            box = box.joined(path.box)
-        if not _is_drawing(group, box):
+    curves = [path.box for path in pieces if path.is_curved]
+    behind = [p for p in panels if sum(_is_within(c, p.box) for c in curves) >= _PANEL_CURVES]
+    found: list[Box] = []
+    for tried in (pieces + behind, pieces) if behind else (pieces,):
+        left = [p for p in tried if not any(_is_within(p.box, box) for box in found)]
+        found += _regions(left, words, centres, frame)
+    found = [box for box in found if not any(box.overlap(table) > 0.5 * table.area for table in tables)]
+    return _disjoint([_with_labels(box, _words_in(box, words, centres), words) for box in found])
+
+
+def _is_within(box: Box, other: Box) -> bool:
+    return (
+        box.x0 >= other.x0 - _TOUCHING
+        and box.y0 >= other.y0 - _TOUCHING
+        and box.x1 <= other.x1 + _TOUCHING
+        and box.y1 <= other.y1 + _TOUCHING
+    )
+
+
+def _regions(pieces: Sequence[Path], words: Sequence[Word], centres: np.ndarray, frame: Frame) -> list[Box]:
+    """Return the boxes of drawings that paths make, with the pieces around them."""
+    shown = Box(0.0, 0.0, frame.width, frame.height)
+    groups = [(_around(group), group) for group in _near(pieces, frame)]
+    found = []
+    for box, group in groups:
+        if not _is_drawing(group, box, centres) or _holds_prose(_words_in(box, words, centres), box):
             continue
-        box = Box(max(0.0, box.x0), max(0.0, box.y0), min(frame.width, box.x1), min(frame.height, box.y1))
-        inside = [
-            w
-            for w, c in zip(words, centres, strict=True)
-            if box.x0 <= c[0] <= box.x1 and box.y0 <= c[1] <= box.y1
-        ]
-        if _holds_prose(inside, box) or any(box.overlap(table) > 0.5 * table.area for table in tables):
-            continue
-        result.append(_with_labels(box, inside, words))
-    return _disjoint(result)
+        box = _grown(box, [other for other, _ in groups], words, centres)
+        found.append(_shared(box, shown))
+    return found
+
+
+def _around(paths: Sequence[Path]) -> Box:
+    box = paths[0].box
+    for path in paths[1:]:
+        box = box.joined(path.box)
+    return box
+
+
+def _shared(box: Box, other: Box) -> Box:
+    return Box(max(box.x0, other.x0), max(box.y0, other.y0), min(box.x1, other.x1), min(box.y1, other.y1))
+
+
+def _grown(box: Box, groups: Sequence[Box], words: Sequence[Word], centres: np.ndarray) -> Box:
+    """Return a drawing's box with the pieces around it, as long as no text gets between."""
+    left = [other for other in groups if other != box]
+    while True:
+        reach = Box(box.x0 - _PIECES, box.y0 - _PIECES, box.x1 + _PIECES, box.y1 + _PIECES)
+        for other in left:
+            if other.x0 > reach.x1 or other.x1 < reach.x0 or other.y0 > reach.y1 or other.y1 < reach.y0:
+                continue
+            merged = box.joined(other)
+            is_rule = min(other.x1 - other.x0, other.y1 - other.y0) <= 3 and merged.area > 1.3 * box.area
+            if not is_rule and not _holds_prose(_words_in(merged, words, centres), merged):
+                box = merged
+                left.remove(other)
+                break
+        else:
+            return box
+
+
+def _words_in(box: Box, words: Sequence[Word], centres: np.ndarray) -> list[Word]:
+    return [w for w, is_inside in zip(words, _inside(centres, box), strict=True) if is_inside]
 
 
 def _is_panel(path: Path, centres: np.ndarray) -> bool:
@@ -157,26 +208,33 @@ def _is_panel(path: Path, centres: np.ndarray) -> bool:
     box = path.box
     if box.area < _MIN_AREA or not len(centres):
         return False
-    inside = (
-        (centres[:, 0] >= box.x0)
-        & (centres[:, 0] <= box.x1)
-        & (centres[:, 1] >= box.y0)
-        & (centres[:, 1] <= box.y1)
-    )
-    return int(inside.sum()) >= _PANEL_WORDS
+    return int(_inside(centres, box).sum()) >= _PANEL_WORDS
 
 
-def _is_drawing(group: Sequence[Path], box: Box) -> bool:
+def _inside(centres: np.ndarray, box: Box) -> np.ndarray:
+    """Return which points, [n, 2], are in a box."""
+    low, high = np.array((box.x0, box.y0)), np.array((box.x1, box.y1))
+    return np.asarray(np.logical_and(centres >= low, centres <= high).all(axis=1))
+
+
+def _is_drawing(group: Sequence[Path], box: Box, centres: np.ndarray) -> bool:
     """Return whether paths are more than an icon, a few lines, or a box with rounded corners and a shadow."""
     if min(box.x1 - box.x0, box.y1 - box.y0) < _MIN_SIDE or box.area < _MIN_AREA:
         return False
     if sum(path.is_curved for path in group) < _MIN_CURVED and len(group) < _MIN_PATHS:
         return False
+    if not any(path.is_curved for path in group):
+        boxes = [path.box for path in group if min(path.box.x1 - path.box.x0, path.box.y1 - path.box.y0) > 3]
+        if 2 * sum(bool(_inside(centres, other).any()) for other in boxes) > len(boxes):
+            return False  # shaded lines of code, shaded cells
     border = min(_BORDER, (box.x1 - box.x0) / 3, (box.y1 - box.y0) / 3)
     inner = Box(box.x0 + border, box.y0 + border, box.x1 - border, box.y1 - border)
-    inside = [p for p in group if p.box.overlap(inner) > 0 and p.box.overlap(inner) < 0.8 * inner.area]
-    thin = sum(p.box.area == 0 or min(p.box.x1 - p.box.x0, p.box.y1 - p.box.y0) <= 3 for p in group)
-    return len(inside) + thin > 1
+    inside = [p for p in group if _meets(p.box, inner) and p.box.overlap(inner) < 0.8 * inner.area]
+    return len(inside) > 1
+
+
+def _meets(box: Box, other: Box) -> bool:
+    return box.x0 <= other.x1 and box.x1 >= other.x0 and box.y0 <= other.y1 and box.y1 >= other.y0
 
 
 def _holds_prose(words: Sequence[Word], box: Box) -> bool:

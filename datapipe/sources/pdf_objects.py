@@ -7,7 +7,7 @@ edges of a box, or a piece of a drawing. Does not decode pictures (`pdf_pictures
 import ctypes
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as pdfium_c
@@ -183,13 +183,15 @@ def _add_path(found: Objects, raw: Any, outer: Matrix, box: Box, frame: Frame) -
     is_filled = bool(fill.value) and not (not stroke.value and _is_white(raw))
     if not is_filled and not stroke.value:
         return
+    outline = _outline(raw, _matrix(raw).then(outer), frame)
+    if stroke.value:  # pdfium's box of a stroked path is wider by the longest corner it might have
+        box = outline.box or box
     if min(box.x1 - box.x0, box.y1 - box.y0) <= _THIN:
         _add_box(found, box, is_filled)
         return
-    edges, is_curved = _edges(raw, _matrix(raw).then(outer), frame)
-    if not is_curved and (stroke.value or len(edges) <= 4):
-        found.rules += edges
-    found.paths.append(Path(box, is_curved, is_filled))
+    if not outline.is_curved and (stroke.value or len(outline.edges) <= 4):
+        found.rules += outline.edges
+    found.paths.append(Path(box, outline.is_curved, is_filled))
 
 
 def _add_box(found: Objects, box: Box, is_filled: bool) -> None:
@@ -207,28 +209,40 @@ def _is_white(raw: Any) -> bool:
     return min(red.value, green.value, blue.value) >= _WHITE or not alpha.value
 
 
-def _edges(raw: Any, matrix: Matrix, frame: Frame) -> tuple[list[Box], bool]:
-    """Return the upright straight lines of a path, and whether it has others."""
+class _Outline(NamedTuple):
+    """The upright straight lines of a path, whether it has others, and the box around its points."""
+
+    edges: list[Box]
+    is_curved: bool
+    box: Box | None
+
+
+def _outline(raw: Any, matrix: Matrix, frame: Frame) -> _Outline:
     edges: list[Box] = []
+    points: list[tuple[float, float]] = []
+    is_curved = False
     start = last = (0.0, 0.0)
-    for index in range(min(pdfium_c.FPDFPath_CountSegments(raw), _MAX_SEGMENTS)):
+    count = pdfium_c.FPDFPath_CountSegments(raw)
+    for index in range(min(count, _MAX_SEGMENTS)):
         segment = pdfium_c.FPDFPath_GetPathSegment(raw, index)
         kind = pdfium_c.FPDFPathSegment_GetType(segment)
         point = matrix.point(*_point(segment))
-        if kind == pdfium_c.FPDF_SEGMENT_BEZIERTO:
-            return [], True
+        points.append(point)
         ends = [point]
         if kind == pdfium_c.FPDF_SEGMENT_MOVETO:
-            start, ends = point, []
+            start, last, ends = point, point, []
+        elif kind == pdfium_c.FPDF_SEGMENT_BEZIERTO:
+            is_curved = True
         if pdfium_c.FPDFPathSegment_GetClose(segment):
             ends.append(start)
         for end in ends:
             across, along = abs(end[0] - last[0]), abs(end[1] - last[1])
-            if min(across, along) > _STRAIGHT:
-                return [], True
-            if max(across, along) >= _MIN_RULE:
+            is_curved = is_curved or min(across, along) > _STRAIGHT
+            if not is_curved and max(across, along) >= _MIN_RULE:
                 xs, ys = sorted((last[0], end[0])), sorted((last[1], end[1]))
                 edges.append(frame.box(xs[0], ys[0], xs[1], ys[1]))
             last = end
-        last = point if not ends else ends[-1]
-    return edges, False
+    if not points or count > _MAX_SEGMENTS:
+        return _Outline([], True, None)
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    return _Outline([] if is_curved else edges, is_curved, frame.box(min(xs), min(ys), max(xs), max(ys)))

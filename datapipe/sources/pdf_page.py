@@ -37,6 +37,7 @@ _WHOLE_FRAC = 0.85  # of the page; a picture as large is the page
 _UNMAPPED_FRAC = 0.3  # of the glyphs that stand for no known character, where none can be trusted
 _MIN_LETTER_FRAC = 0.35  # of the characters; fonts that map at random give far less
 _MIN_GLYPHS = 20  # fewer are not judged
+_MARGIN = 2.0  # points around a drawing, for the width of its lines
 _OCR_DPI = 200.0
 _OCR_MAX_SIDE = 2200  # pixels
 _OCR_DESCENT = 0.2  # of the height of a box that the engine gives
@@ -136,7 +137,8 @@ class _Reading:
 
     def page(self) -> Page:
         words = self.words()
-        ruled = pdf_tables.ruled(words, self.objects.rules)
+        curves = [path.box for path in self.objects.paths if path.is_curved]
+        ruled = pdf_tables.ruled(words, self.objects.rules, curves)
         taken = {number for table in ruled for number in table.numbers}
         words = [w for w in words if w.number not in taken]
         figures = pdf_figures.figures(self.objects, words, [t.box for t in ruled], self.frame)
@@ -260,7 +262,14 @@ class _Reading:
         placed = figure.placed
         if placed is None:
             resolution = max([DRAWING_DPI, *(pdf_pictures.dots_per_inch(p) for p in figure.layers)])
-            return pdf_pictures.region(self.raw, self.frame, figure.box, min(resolution, 600.0))
+            margin = 0.0 if figure.layers else _MARGIN
+            box = Box(
+                max(0.0, figure.box.x0 - margin),
+                max(0.0, figure.box.y0 - margin),
+                min(self.frame.width, figure.box.x1 + margin),
+                min(self.frame.height, figure.box.y1 + margin),
+            )
+            return pdf_pictures.region(self.raw, self.frame, box, min(resolution, 600.0))
         key = pdf_pictures.key(placed, self.frame)
         if key not in self.seen:
             self.seen[key] = pdf_pictures.picture(self.document, self.raw, placed, self.frame)

@@ -23,6 +23,7 @@ LABEL = re.compile(
 _NEAR = 2.5  # points between ruled lines that meet
 _MIN_COVERED = 0.5  # of the sides of a grid's columns and rows that are ruled; flow charts have far less
 _MAX_CELL_WORDS = 4.0  # mean words in a cell of a table without ruled lines
+_WORDS_TO_CURVE = 15  # words for each curved line in a table; a flow chart has fewer
 _PROSE_WORDS = 4  # words on a line of prose
 _PROSE_FRAC = 0.4  # of the rows beside a gutter that are lines of prose, where it parts columns of text
 _PROSE_FILL = 0.7  # of its column that a line of prose fills
@@ -43,9 +44,19 @@ class Table:
     numbers: frozenset[int]
 
 
-def ruled(words: Sequence[Word], rules: Sequence[Box]) -> list[Table]:
-    """Return the tables whose cells are boxed by ruled lines."""
-    return [table for group in _meeting(rules) if (table := _grid(words, group)) is not None]
+def ruled(words: Sequence[Word], rules: Sequence[Box], curves: Sequence[Box]) -> list[Table]:
+    """Return the tables whose cells are boxed by ruled lines.
+
+    Args:
+        curves: boxes of curved and slanting lines; where there are some between little text, it is a drawing.
+    """
+    tables = (_grid(words, group) for group in _meeting(rules))
+    return [table for table in tables if table is not None and not _is_chart(table, curves)]
+
+
+def _is_chart(table: Table, curves: Sequence[Box]) -> bool:
+    inside = sum(table.box.overlap(curve) > 0.5 * curve.area for curve in curves)
+    return inside >= 2 and len(table.numbers) < _WORDS_TO_CURVE * inside
 
 
 def _meeting(rules: Sequence[Box]) -> list[list[Box]]:
