@@ -175,11 +175,14 @@ class Guard:
         try:
             child.channel.begin(0)
             child.channel.send(request)
+            if not child.channel.wait(START_LIMIT_S):
+                raise RuntimeError(f"the guarded process did not load the code within {START_LIMIT_S:g} s")
+            problem = child.channel.receive().problem
+            if problem:
+                raise RuntimeError(f"the guarded call cannot be made: {problem}")
             while _waits(child.channel, request, answers):
                 answer = child.channel.receive()
                 if isinstance(answer, _Done):
-                    if answer.problem:
-                        raise RuntimeError(f"the guarded call cannot be made: {answer.problem}")
                     if answer.grown_bytes > _GROWN_FRAC * self.memory_limit_bytes:
                         self.close()
                     return answers, None
@@ -320,11 +323,17 @@ class _Request:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Done:
-    """The child has answered a whole request, or says why it cannot."""
+class _Ready:
+    """The child has loaded what a request needs and begins, or says why it cannot."""
 
-    grown_bytes: int = 0
     problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Done:
+    """The child has answered a whole request."""
+
+    grown_bytes: int
 
 
 class _Pickler(pickle.Pickler):
@@ -508,15 +517,16 @@ def _serve(
     with contextlib.suppress(ImportError):  # the request will say it better
         __import__(module)
     started_bytes = _data_bytes()
-    channel.send(_Done())
+    channel.send(_Ready())
     while channel.wait(idle_limit_s):
         try:
             request = channel.receive()
         except EOFError:
             os._exit(0)
         except Exception as error:  # a function that is not there, for one
-            channel.send(_Done(problem=f"{type(error).__name__}: {error}"))
+            channel.send(_Ready(f"{type(error).__name__}: {error}"))
             continue
+        channel.send(_Ready())
         (_answer_stream if request.is_stream else _answer_calls)(channel, request, memory_limit_bytes)
         del request
         channel.send(_Done(_data_bytes() - started_bytes))

@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from datapipe.sources import warc
-
 
 def double(number: int) -> int:
     """Behave."""
@@ -36,6 +34,8 @@ def misbehave(how: str) -> Any:
                 pass
         case "loop in C":
             ctypes.CDLL(None).pause()
+        case "nap":
+            time.sleep(0.6)
         case "segfault":
             ctypes.string_at(0)
         case "abort":
@@ -98,12 +98,14 @@ def faulty(function: Any, *arguments: Any) -> Any:
 
 def faulty_stream(function: Any, *arguments: Any) -> Iterator[Any]:
     """Yield what a function that reads a web archive yields, with a reader that crashes on one page."""
+    from datapipe.sources import warc  # only here: the others need a child that starts fast
+
     read = warc._read
 
     def crash(format: str, content: bytes, *rest: Any) -> Any:
         return faulty(read, format, content, *rest)
 
-    warc._read = crash
+    warc._read = crash  # type: ignore[assignment]
     try:
         yield from function(*arguments)
     finally:

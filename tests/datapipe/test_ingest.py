@@ -1,15 +1,21 @@
-from collections.abc import Callable
+import base64
+import functools
+import struct
+import zlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from datapipe.guard import Guard, Unguarded
 from datapipe.sources import files
 from datapipe.spec import IngestSpec, SourceSpec, VideoSpec
 from datapipe.stages import ingest
 from schemas import document, ids, media
 from tests import make
+from tests.datapipe import guarded
 
 VTT = "WEBVTT\n\n00:01.000 --> 00:02.000\nFirst words\n\n00:02.000 --> 00:02.900\nSecond words\n"
 
@@ -231,6 +237,162 @@ def test_standalone_media_become_documents_and_bad_ones_go_to_quarantine(tmp_pat
         {"uri": "bad.png", "error_class": "UnknownMedium"}
     ]
     assert tables.media["error"].null_count == tables.media.num_rows  # nothing of what was refused is left
+
+
+def grey_png(side: int) -> bytes:
+    """A PNG of one grey: a third of a megabyte that unpacks to a third of a gigabyte at a side of 9,000."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    packed = zlib.compress(bytes(side * (side + 1)), 1)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+
+
+def long_gif(num_frames: int) -> bytes:
+    """A GIF of one pixel that changes a million times; its frames have to be gone through to be counted."""
+    header = b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0x80, 0, 0) + bytes(3) + b"\xff" * 3
+    frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02\x44\x01\x00"
+    return header + num_frames * frame + b"\x3b"
+
+
+def test_pictures_that_need_too_much_memory_keep_their_documents(tmp_path: Path) -> None:
+    inline = base64.b64encode(grey_png(9000)).decode()
+    make.folder(
+        tmp_path,
+        {
+            "a.html": "<p>Look<img src=good.png><img src=large.png><p>on",
+            "b.html": f"<p>Look<img src='data:image/png;base64,{inline}'><p>on",
+            "good.png": make.picture(),
+            "large.png": grey_png(8999),
+        },
+    )
+    tables = run(tmp_path, spec=IngestSpec(memory_limit_bytes=256 * 1024**2))
+    kinds = [[s["kind"] for s in segments(tables, row)] for row in range(2)]
+    assert kinds == [["text", "image", "image", "text"], ["text", "image", "text"]]
+    memory = "MemoryLimitExceeded: it needs more memory than memory_limit_bytes allows"
+    assert [(r["width"], r["error"], r["bytes"] is not None) for r in tables.media.to_pylist()] == [
+        (64, None, True),
+        (None, memory, True),
+        (None, memory, True),
+    ]
+    assert tables.quarantine.num_rows == 0
+
+
+def test_a_picture_that_takes_too_long_keeps_its_document(tmp_path: Path) -> None:
+    make.folder(
+        tmp_path,
+        {
+            "a.html": "<p>Look<img src=long.gif><img src=good.png><p>on",
+            "good.png": make.picture(),
+            "long.gif": long_gif(1_100_000),
+        },
+    )
+    tables = run(tmp_path, spec=IngestSpec(time_limit_s=1.5))
+    assert [s["kind"] for s in segments(tables)] == ["text", "image", "image", "text"]
+    assert [(r["width"], r["error"]) for r in tables.media.to_pylist()] == [
+        (None, "TimeLimitExceeded: it takes longer than 1.5 s"),
+        (64, None),
+    ]
+
+
+class Faulty(Unguarded):
+    """A guard whose child crashes on bytes that tell it to."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+
+    def each(
+        self,
+        function: Callable[..., Any],
+        arguments: Iterable[tuple[Any, ...]],
+        time_limit_s: float | None = None,
+    ) -> list[Any]:
+        calls = ((function, *given) for given in arguments)
+        return self.guard.each(guarded.faulty, calls, time_limit_s)
+
+
+def test_a_reader_and_a_decoder_that_crash_cost_one_file_and_one_picture(tmp_path: Path) -> None:
+    make.folder(
+        tmp_path,
+        {
+            "a.html": "<p>Look<img src=bad.png><img src=good.png>",
+            "b.html": "<p>SEGFAULT",
+            "bad.png": make.picture(seed=1) + b"SEGFAULT",
+            "c.html": "<p>Words<video src=v.webm></video>",
+            "good.png": make.picture(),
+            "v.webm": make.video(),
+            "v.vtt": VTT + "SEGFAULT",
+        },
+    )
+    source = SourceSpec(path=str(tmp_path), collection="test")
+    with Guard(30, 1 << 30) as guard:
+        tables = ingest.ingest(
+            files.list_files(source),
+            source,
+            IngestSpec(),
+            functools.partial(files.load, source),
+            Faulty(guard),
+        )
+    assert tables.documents["uri"].to_pylist() == ["a.html", "c.html"]
+    errors = [(r["kind"], (r["error"] or "")[:14]) for r in tables.media.to_pylist() if r["kind"] != "frame"]
+    assert errors == [("image", "DecoderCrashed"), ("image", ""), ("video", "")]
+    assert tables.quarantine.select(["uri", "error_class", "message"]).to_pylist() == [
+        {"uri": uri, "error_class": "DecoderCrashed", "message": "its process ended by SIGSEGV"}
+        for uri in ("b.html", "v.vtt")
+    ]
+
+
+def test_with_and_without_a_guard_the_tables_are_the_same(tmp_path: Path) -> None:
+    make.folder(
+        tmp_path,
+        {
+            "a.html": "<p>x</p><img src=a.png><video src=v.webm></video><img src=bad.png>",
+            "a.png": make.picture(),
+            "bad.html": b"\0\1",
+            "bad.png": make.picture()[:200],
+            "deep.html": "<div>" * 5000 + "deep",
+            "large.txt": "x" * 3_000_000,
+            "v.srt": "no times",
+            "v.webm": make.video(),
+        },
+    )
+    source = SourceSpec(path=str(tmp_path), collection="test")
+    listed, load = files.list_files(source), functools.partial(files.load, source)
+    one = ingest.ingest(listed, source, IngestSpec(), load)
+    other = ingest.ingest(listed, source, IngestSpec(), load, Unguarded())
+    assert all(getattr(one, n).equals(getattr(other, n)) for n in ("documents", "media", "quarantine"))
+    assert one.documents.num_rows == 3 and one.quarantine.num_rows == 2
+
+
+def test_a_picture_file_that_is_too_large_is_not_loaded_and_told_once(tmp_path: Path) -> None:
+    page = "<p>x</p><img src=large.bmp>"
+    make.folder(tmp_path, {"1.html": page, "2.html": page, "large.bmp": b"BM" + bytes(30_000)})
+    source = SourceSpec(path=str(tmp_path), collection="test")
+    tables = run(tmp_path, functools.partial(files.load, source, max_bytes=20_000))
+    assert [s["media_id"] for s in (*segments(tables, 0), *segments(tables, 1))] == [None] * 4
+    assert tables.quarantine.select(["uri", "error_class"]).to_pylist() == [
+        {"uri": "large.bmp", "error_class": "FileTooLarge"}
+    ]
+
+
+def test_files_asked_for_that_no_reader_knows_and_known_unread_formats_are_told(tmp_path: Path) -> None:
+    make.folder(
+        tmp_path,
+        {"a.txt": "good", "b.xyz": "words", "c.doc": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "d.css": ""},
+    )
+    tables = run(tmp_path, include=("**", "**/*.xyz"))
+    assert tables.documents["uri"].to_pylist() == ["a.txt"]
+    assert tables.quarantine.select(["uri", "error_class", "message"]).to_pylist() == [
+        {"uri": "b.xyz", "error_class": "ReadError", "message": "no reader for this file"},
+        {
+            "uri": "c.doc",
+            "error_class": "UnsupportedFormat",
+            "message": "a binary Office file of before 2007 (.doc, .ppt, .xls): a known format, and not read "
+            "here",
+        },
+    ]
 
 
 def test_the_same_input_gives_the_same_tables_and_each_document_the_same_rows_in_any_partition(
