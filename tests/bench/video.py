@@ -22,6 +22,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def _against_transnet(path: Path) -> list[dict[str, Any]]:
     ]
 
 
-_WORK = {
+_WORK: dict[str, Callable[[bytes], dict[str, Any]]] = {
     "all_frames": _all_frames,
     "our_frames": _our_frames,
     "decord_frames": _decord_frames,
