@@ -38,7 +38,8 @@ PAIRS = pa.schema(  # references as in `SignatureTables`
 )
 ALL_PAIRS = 32
 MAX_STARS = 256
-CHUNK_DOCUMENTS = 1 << 14  # whose signatures are compared at a time
+CHUNK_DOCUMENTS = 1 << 14  # whose signatures are read at a time
+CHUNK_PAIRS = 1 << 12  # whose signatures are compared at a time
 # Share of a signature by which its estimate may fall short of the true similarity: 4.5 standard deviations of
 # 125 permutations.
 MARGIN = 0.2
@@ -97,8 +98,10 @@ def _shared_keys(keys: Sequence[pa.Table]) -> tuple[Array, Array]:
     key = np.concatenate(parts)
     order = np.argsort(key, kind="stable")
     key = key[order]
-    same = np.flatnonzero(key[1:] == key[:-1])
-    shared = np.union1d(same, same + 1)
+    same = key[1:] == key[:-1]
+    shared = np.zeros(len(key), bool)
+    shared[1:] |= same
+    shared[:-1] |= same
     return key[shared], np.concatenate(references)[order[shared]]
 
 
@@ -176,11 +179,12 @@ def _are_candidates(
     signatures are near.
     """
     result = np.zeros(len(left), bool)
-    for start in range(0, len(left), CHUNK_DOCUMENTS):
-        chunk = slice(start, start + CHUNK_DOCUMENTS)
-        unique, place = np.unique(np.concatenate([left[chunk], right[chunk]]), return_inverse=True)
-        minhash = _minhash(signed, sizes, unique, spec)
-        agree = minhash[place[: len(place) // 2]] == minhash[place[len(place) // 2 :]]
+    unique, place = np.unique(np.concatenate([left, right]), return_inverse=True)
+    minhash, rows = _minhash(signed, sizes, unique, spec)
+    left_row, right_row = rows[place[: len(left)]], rows[place[len(left) :]]
+    for start in range(0, len(left), CHUNK_PAIRS):
+        chunk = slice(start, start + CHUNK_PAIRS)
+        agree = minhash[left_row[chunk]] == minhash[right_row[chunk]]
         shared = agree.reshape(len(agree), spec.num_bands, -1).all(axis=2)
         is_first = shared.argmax(axis=1) == band[chunk]
         result[chunk] = is_first & _are_near(agree, sizes, left[chunk], right[chunk], spec)
@@ -196,7 +200,8 @@ def _stars(
     signatures: list[Array] = []
     for start in range(0, len(members), CHUNK_DOCUMENTS):
         waiting = members[start : start + CHUNK_DOCUMENTS]
-        minhash = _minhash(signed, sizes, waiting, spec)
+        unordered, rows = _minhash(signed, sizes, waiting, spec)
+        minhash = unordered[rows]
         for number in range(MAX_STARS):
             if number == len(stars) and len(waiting):
                 stars.append(waiting[0])
@@ -212,9 +217,12 @@ def _stars(
     return found
 
 
-def _minhash(signed: SignatureTables, sizes: Sizes, documents: Array, spec: DedupeTextSpec) -> Array:
-    flat, _ = signed.lists("minhash", sizes.references[documents])
-    return flat.reshape(len(documents), spec.num_permutations)
+def _minhash(
+    signed: SignatureTables, sizes: Sizes, documents: Array, spec: DedupeTextSpec
+) -> tuple[Array, Array]:
+    """Return the signatures of these documents in some order, and the row of each."""
+    values, starts, _ = signed.lists("minhash", sizes.references[documents])
+    return values.reshape(len(documents), spec.num_permutations), starts // spec.num_permutations
 
 
 def _are_near(agree: Array, sizes: Sizes, left: Array, right: Array, spec: DedupeTextSpec) -> Array:

@@ -114,24 +114,27 @@ class SignatureTables:
 
     def column(self, name: str, references: Array) -> pa.Array:
         """Return one value for each reference."""
-        order = np.argsort(references, kind="stable")
-        ascending = references[order]
-        groups, rows = ascending >> np.uint64(32), (ascending & np.uint64(2**32 - 1)).astype(np.int64)
-        parts = []
-        for group in np.unique(groups).tolist():
-            parts += _take(self.tables[group][name], rows[groups == group])
-        if not parts:
-            return pa.array([], SIGNATURES.field(name).type)
-        return pa.concat_arrays(parts).take(pa.array(np.argsort(order)))
+        values, place = self._values(name, references)
+        return values.take(pa.array(place))
 
     def numbers(self, name: str, references: Array) -> Array:
         """Return one number for each reference, as int64."""
         return self.column(name, references).to_numpy().astype(np.int64)
 
-    def lists(self, name: str, references: Array) -> tuple[Array, Array]:
-        """Return the lists of these references, flat, and their offsets."""
-        column = self.column(name, references)
-        return column.flatten().to_numpy(), column.offsets.to_numpy().astype(np.int64)
+    def lists(self, name: str, references: Array) -> tuple[Array, Array, Array]:
+        """Return the lists of these references: all values, and where each list starts and its length."""
+        values, place = self._values(name, references)
+        offsets = values.offsets.to_numpy().astype(np.int64)
+        return values.values.to_numpy(), offsets[:-1][place], np.diff(offsets)[place]
+
+    def _values(self, name: str, references: Array) -> tuple[pa.Array, Array]:
+        """Return the values of these references in ascending order, and the place of each in them."""
+        ascending, place = np.unique(references, return_inverse=True)
+        groups, rows = ascending >> np.uint64(32), (ascending & np.uint64(2**32 - 1)).astype(np.int64)
+        parts = []
+        for group in np.unique(groups).tolist():
+            parts += _take(self.tables[group][name], rows[groups == group])
+        return pa.concat_arrays(parts) if parts else pa.array([], SIGNATURES.field(name).type), place
 
 
 # ---- what a document shows

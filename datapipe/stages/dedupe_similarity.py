@@ -27,7 +27,7 @@ from datapipe.stages.shingles import ranges
 
 Array = npt.NDArray[Any]
 
-CHUNK_SHINGLES = 1 << 21  # shingles compared at a time, bounds memory to about 100 MB
+CHUNK_SHINGLES = 1 << 17  # compared at a time: bounds memory to about 8 MB, or to one pair of documents
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,21 +93,19 @@ def _are_similar_now(
 def _num_shared(signed: SignatureTables, name: str, left: Array, right: Array) -> Array:
     """Return how many values the sets of each pair share."""
     unique, place = np.unique(np.concatenate([left, right]), return_inverse=True)
-    flat, offsets = signed.lists(name, unique)
+    values, starts, lengths = signed.lists(name, unique)
     # Each side is ascending as a whole, so the stable sort has only to merge the two.
-    keyed = np.concatenate(
-        [_keyed(flat, offsets, place[: len(left)]), _keyed(flat, offsets, place[len(left) :])]
-    )
+    sides = (place[: len(left)], place[len(left) :])
+    keyed = np.concatenate([_keyed(values, starts[side], lengths[side]) for side in sides])
     keyed.sort(kind="stable")
     pairs = keyed[1:][keyed[1:] == keyed[:-1]] >> np.uint64(32)
     return np.bincount(pairs.astype(np.int64), minlength=len(left))
 
 
-def _keyed(flat: Array, offsets: Array, documents: Array) -> Array:
-    """Return the values of these documents, one after the other, with the place in the list above them."""
-    lengths = np.diff(offsets)[documents]
-    places = np.repeat(np.arange(len(documents), dtype=np.uint64) << np.uint64(32), lengths)
-    return places | flat[ranges(offsets[:-1][documents], lengths)].astype(np.uint64)
+def _keyed(values: Array, starts: Array, lengths: Array) -> Array:
+    """Return the values of these lists, one after the other, with the number of the list above each."""
+    numbers = np.repeat(np.arange(len(lengths), dtype=np.uint64) << np.uint64(32), lengths)
+    return numbers | values[ranges(starts, lengths)].astype(np.uint64)
 
 
 def _chunks(pairs: Array, sizes: Array) -> Iterator[Array]:
