@@ -80,6 +80,14 @@ def test_threads_and_the_choice_of_decoder_change_no_pixel(kind: str) -> None:
         assert one.pixels.tobytes() == two.pixels.tobytes() == other.pixels.tobytes()
 
 
+@pytest.mark.parametrize("kind", ["h264 mp4", "h264 open gop", "hevc mp4", "mpeg2 ts"])
+def test_threads_skip_no_frame_that_is_wanted(kind: str) -> None:
+    data = clips.clip(**KINDS[kind])
+    every = [float(t) for t in video.probe(data, LIMIT).times_s]
+    for wanted in ([5, 23, 24, 41], [0, 59], [7], list(range(0, 60, 3))):
+        assert numbers(data, [every[i] for i in wanted], threads=3) == wanted
+
+
 def test_decord_is_not_called_where_its_frames_might_be_others() -> None:
     plain = clips.clip(30)
     trimmed = clips.trimmed(clips.clip(60, key_every=20), 2.5)
