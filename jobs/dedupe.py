@@ -82,8 +82,9 @@ def _num_buckets(source_path: str, spec: DedupeTextSpec) -> int:
 def _signatures(
     spec: DedupeTextSpec, source_path: str, media_path: str | None, num_buckets: int, partitions: range
 ) -> Output:
+    media_clusters = _media_clusters(media_path, source_path, partitions)
     signed = [
-        dedupe_text.signatures(batch, spec, _media_clusters(media_path, batch))
+        dedupe_text.signatures(batch, spec, media_clusters)
         for batch in _larger_batches(source_path, partitions)
     ]
     table = pa.Table.from_batches(signed, schema=dedupe_text.SIGNATURES)
@@ -106,14 +107,15 @@ def _larger_batches(source_path: str, partitions: range) -> Iterator[pa.RecordBa
         yield pa.concat_batches(waiting)
 
 
-def _media_clusters(media_path: str | None, batch: pa.RecordBatch) -> pa.Table | None:
-    """Return the clusters of the media this batch shows, where the step that finds them has run."""
+def _media_clusters(media_path: str | None, source_path: str, partitions: range) -> pa.Table | None:
+    """Return the clusters of the media these partitions show, where the step that finds them has run."""
     if media_path is None:
         return None
-    shown = pc.unique(check.flattened(batch["segments"], "media_id"))
+    tables = [_read(source_path, "documents", index) for index in partitions]
+    shown = pc.unique(pa.concat_arrays([check.flattened(table["segments"], "media_id") for table in tables]))
     names = shard.read_manifest(media_path).shards("media_clusters")
-    tables = [shard.read_table(shard.join(media_path, name), ["media_id", "cluster_id"]) for name in names]
-    found = [table.filter(pc.is_in(table["media_id"], value_set=shown)) for table in tables]
+    clusters = [shard.read_table(shard.join(media_path, name), ["media_id", "cluster_id"]) for name in names]
+    found = [table.filter(pc.is_in(table["media_id"], value_set=shown)) for table in clusters]
     return pa.concat_tables(found) if found else None
 
 
