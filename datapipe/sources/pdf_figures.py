@@ -134,7 +134,8 @@ def _drawings(
     pieces: list[Path] = []
     panels: list[Path] = []
     for path in paths:
-        if path.box.area < _PAGE_FRAC * page and not any(_is_within(path.box, table) for table in tables):
+        is_background = path.box.area >= _PAGE_FRAC * page and (path.is_filled or not path.is_curved)
+        if not is_background and not any(_is_within(path.box, table) for table in tables):
             (panels if _is_panel(path, centres) else pieces).append(path)
     if len(pieces) < _MIN_PATHS and sum(path.is_curved for path in pieces) < _MIN_CURVED:
         return []
@@ -229,7 +230,12 @@ def _is_drawing(group: Sequence[Path], box: Box, centres: np.ndarray) -> bool:
             return False  # shaded lines of code, shaded cells
     border = min(_BORDER, (box.x1 - box.x0) / 3, (box.y1 - box.y0) / 3)
     inner = Box(box.x0 + border, box.y0 + border, box.x1 - border, box.y1 - border)
-    inside = [p for p in group if _meets(p.box, inner) and p.box.overlap(inner) < 0.8 * inner.area]
+    inside = [
+        p
+        for p in group
+        if _meets(p.box, inner)
+        and (p.box.overlap(inner) < 0.8 * inner.area or (p.is_curved and not p.is_filled))
+    ]
     return len(inside) > 1
 
 

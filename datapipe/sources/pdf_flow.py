@@ -32,6 +32,7 @@ _ENDS = ".!?:\u3002\uff01\uff1f\u2026"
 _CLOSERS = "\"')]}»”’"
 _SUBLABEL = re.compile(r"\(?[a-z]\)")
 _SEPARATED = re.compile(r"\s*(?:[:.|–—-]|$)")
+_SECTION = re.compile(r"(?:\d{1,2}(?:\.\d{1,2}){0,3}\.?|[A-Z]\.|[IVX]+\.)\s+[A-Z]")
 _NUMBERED = re.compile(r"(?:\d+(?:\.\d+)*\.?|[A-Z]\.|[IVX]+\.|§\s*\d+)\s+\S")
 
 
@@ -231,6 +232,8 @@ def _is_heading(paragraph: Paragraph, how: Setting) -> bool:
         return False
     if not any(c.isalpha() for line in paragraph.lines for c in line):
         return False
+    if len(paragraph.lines) == 1 and _is_section(paragraph.lines[0]):
+        return True
     if paragraph.style.size >= _HEADING_SIZE * how.size:
         return length <= _HEADING_CHARS and len(paragraph.lines) <= _HEADING_LINES
     if not paragraph.is_bold or how.is_bold or paragraph.style.size < _MIN_BOLD_SIZE * how.size:
@@ -239,6 +242,14 @@ def _is_heading(paragraph: Paragraph, how: Setting) -> bool:
         return False
     ends = paragraph.lines[-1].rstrip(_CLOSERS)[-1:] in _ENDS
     return not ends or _NUMBERED.match(paragraph.lines[0]) is not None
+
+
+def _is_section(line: str) -> bool:
+    """Return whether a line is a number and a title in capital letters or in capitalised words."""
+    if not _SECTION.match(line) or len(line) > _BOLD_HEADING_CHARS or line[-1] in _ENDS:
+        return False
+    words = [word for word in line.split()[1:] if len(word) > 3]
+    return bool(words) and all(word[0].isupper() or not word[0].isalpha() for word in words)
 
 
 def _continued(pieces: Sequence[_Piece], how: Setting) -> list[_Piece]:

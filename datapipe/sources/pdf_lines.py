@@ -334,7 +334,7 @@ def is_contents(rows: Sequence[Row]) -> bool:
 def _is_apart(last: Word, word: Word, gap: float, size: float) -> bool:
     """Return whether two words in a row are of two lines: far apart, or apart and not on one baseline."""
     if gap > _WIDE_GAP * max(size, word.style.size):
-        return not is_leader(last)
+        return not is_leader(last) and not is_leader(word)
     is_level = abs(last.baseline - word.baseline) <= _SAME_PLACE * size
     same_size = abs(last.style.size - word.style.size) <= 0.1 * size
     return gap > _MIN_GUTTER * size and same_size and not is_level

@@ -6,7 +6,7 @@ edges of a box, or a piece of a drawing. Does not decode pictures (`pdf_pictures
 
 import ctypes
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pypdfium2 as pdfium
@@ -20,6 +20,7 @@ _MAX_SEGMENTS = 2_000  # of one path that are looked at
 _THIN = 3.0  # points; a path less wide or high is a line
 _MIN_RULE = 6.0  # points; shorter lines rule nothing
 _WHITE = 250  # of 255
+_ROUNDED_FRAC = 0.5  # of its outline that is straight in a box with rounded corners
 _STRAIGHT = 0.5  # points
 
 
@@ -45,7 +46,7 @@ class Path:
     """A piece of a drawing."""
 
     box: Box
-    is_curved: bool  # or slanting: no edge of a table or box
+    is_curved: bool  # or slanting: no edge of a table or box, rounded ones included
     is_filled: bool
 
 
@@ -164,8 +165,7 @@ def _clip(raw: Any, outer: Matrix, frame: Frame) -> Box | None:
         points = [outer.point(*_point(segment)) for segment in segments]
         if not points:
             continue
-        xs, ys = [x for x, _ in points], [y for _, y in points]
-        box = frame.box(min(xs), min(ys), max(xs), max(ys))
+        box = frame.box(*_spanned(points))
         result = box if result is None else _shared(result, box) or Box(0.0, 0.0, 0.0, 0.0)
     return result
 
@@ -220,29 +220,53 @@ class _Outline(NamedTuple):
 def _outline(raw: Any, matrix: Matrix, frame: Frame) -> _Outline:
     edges: list[Box] = []
     points: list[tuple[float, float]] = []
+    controls: list[tuple[float, float]] = []
     is_curved = False
+    straight = 0.0  # length of upright lines
     start = last = (0.0, 0.0)
     count = pdfium_c.FPDFPath_CountSegments(raw)
     for index in range(min(count, _MAX_SEGMENTS)):
         segment = pdfium_c.FPDFPath_GetPathSegment(raw, index)
         kind = pdfium_c.FPDFPathSegment_GetType(segment)
         point = matrix.point(*_point(segment))
+        if kind == pdfium_c.FPDF_SEGMENT_BEZIERTO:
+            is_curved = True
+            controls.append(point)
+            if len(controls) == 3:
+                points += _on_curve(last, *controls)
+                last, controls = point, []
+            continue
         points.append(point)
         ends = [point]
         if kind == pdfium_c.FPDF_SEGMENT_MOVETO:
             start, last, ends = point, point, []
-        elif kind == pdfium_c.FPDF_SEGMENT_BEZIERTO:
-            is_curved = True
         if pdfium_c.FPDFPathSegment_GetClose(segment):
             ends.append(start)
         for end in ends:
             across, along = abs(end[0] - last[0]), abs(end[1] - last[1])
             is_curved = is_curved or min(across, along) > _STRAIGHT
+            straight += max(across, along) if min(across, along) <= _STRAIGHT else 0.0
             if not is_curved and max(across, along) >= _MIN_RULE:
-                xs, ys = sorted((last[0], end[0])), sorted((last[1], end[1]))
-                edges.append(frame.box(xs[0], ys[0], xs[1], ys[1]))
+                edges.append(frame.box(*_spanned((last, end))))
             last = end
     if not points or count > _MAX_SEGMENTS:
         return _Outline([], True, None)
+    box = frame.box(*_spanned(points))
+    if straight >= _ROUNDED_FRAC * 2 * (box.x1 - box.x0 + box.y1 - box.y0):
+        is_curved = False
+    return _Outline([] if is_curved else edges, is_curved, box)
+
+
+def _on_curve(*points: tuple[float, float]) -> list[tuple[float, float]]:
+    """Return points on a Bézier curve; its control points lie further out."""
+    (ax, ay), (bx, by), (cx, cy), (dx, dy) = points
+    weights = [
+        ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3) for t in (0.25, 0.5, 0.75, 1.0)
+    ]
+    return [(a * ax + b * bx + c * cx + d * dx, a * ay + b * by + c * cy + d * dy) for a, b, c, d in weights]
+
+
+def _spanned(points: Sequence[tuple[float, float]]) -> tuple[float, float, float, float]:
+    """Return the left, bottom, right and top of points."""
     xs, ys = [x for x, _ in points], [y for _, y in points]
-    return _Outline([] if is_curved else edges, is_curved, frame.box(min(xs), min(ys), max(xs), max(ys)))
+    return min(xs), min(ys), max(xs), max(ys)
