@@ -151,7 +151,9 @@ class _Partition:
         media_id = self.media_id(given, video)
         if media_id is None or len(self.data[media_id]) > self.spec.max_file_bytes:
             return []
-        (read,) = self.guard.each(subtitles.own_words, [(self.data[media_id], lang, self.spec.video)])
+        limits = self.spec.video
+        limit_s = None if limits.speech_model is None else limits.speech_limit_s
+        (read,) = self.guard.each(subtitles.own_words, [(self.data[media_id], lang, limits)], limit_s)
         if not isinstance(read, Failure):
             return read
         if read.error_class == DetectorMissing.__name__:
