@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from datapipe import errors
 from datapipe import guard as guards
 from datapipe.decode import rows
 from datapipe.errors import DetectorMissing, FileTooLarge, SourceError
@@ -158,7 +159,9 @@ class _Partition:
             return read
         if read.error_class == DetectorMissing.__name__:
             raise DetectorMissing(read.message)
-        return []  # decoding the video tells what is wrong with it
+        if not issubclass(getattr(errors, read.error_class, Exception), errors.DecodeError):
+            given.rejected.append(self.rejection(video.href or given.read.uri, media_id, read))
+        return []  # what is wrong with the video itself, decoding it tells
 
     def content_of(self, given: _Document, href: str) -> str | None:
         """Return the content id of a linked file, its bytes now in `data`; None when it is missing, on the
