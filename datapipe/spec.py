@@ -169,8 +169,8 @@ class DedupeTextSpec(BaseModel, frozen=True, extra="forbid"):
     shingle_words: int = Field(default=5, gt=0)
     """Words in a shingle. A shorter document is one shingle."""
     min_similarity: float = Field(default=0.8, gt=0, le=1)
-    """Weighted Jaccard similarity of shingles and media from which two documents are near-duplicates. Candidates
-    are compared exactly, so no pair below it is merged. Default: what MinHash dedupe of web text aims at."""
+    """Weighted Jaccard similarity of shingles and media from which two documents are near-duplicates.
+    Candidates are compared exactly, so nothing below it merges. Default: what dedupe of web text aims at."""
     media_words: int = Field(default=10, ge=0)
     """Shingles a picture or video weighs as much as; 0 compares text alone. With 10, pages of 300 words merge
     that differ in three advertisements, and one other picture keeps equal texts of up to 80 words apart."""
@@ -180,8 +180,8 @@ class DedupeTextSpec(BaseModel, frozen=True, extra="forbid"):
     num_permutations: int = Field(default=125, gt=0)
     """Length of a MinHash signature, which finds candidates only."""
     num_bands: int = Field(default=25, gt=0, lt=255)
-    """LSH bands. 25 bands of 5 miss one pair in 20,000 at similarity 0.8, and compare 1 in 17 at 0.3. Default:
-    in 26 languages of one manual 32 bands of 4 found no more, and 20 of 6 missed pairs that media make similar."""
+    """LSH bands. 25 bands of 5 miss one pair in 20,000 at similarity 0.8, and compare 1 in 17 at 0.3. In 26
+    languages of one manual 32 bands of 4 found no more, and 20 of 6 missed some that media make similar."""
     seed: int = Field(default=1, ge=0)
     """Seed of the hash permutations."""
     max_drop_frac: float = Field(default=0.9, ge=0, le=1)

@@ -27,7 +27,7 @@ from datapipe.stages.shingles import ranges
 
 Array = npt.NDArray[Any]
 
-CHUNK_SHINGLES = 1 << 17  # compared at a time: bounds memory to about 8 MB, or to one pair of documents
+CHUNK_SHINGLES = 1 << 18  # compared at a time: bounds memory to about 15 MB, or to one pair of documents
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +61,7 @@ def are_similar(
     smaller = np.minimum(sizes.num_shingles[left], sizes.num_shingles[right])
     larger = np.maximum(sizes.num_shingles[left], sizes.num_shingles[right])
     possible = np.flatnonzero(smaller >= min_text_similarity(sizes, left, right, spec) * larger)
+    possible = possible[np.lexsort((right[possible], left[possible]))]  # so that few documents are read twice
     for chosen in _chunks(possible, (smaller + larger)[possible]):
         result[chosen] = _are_similar_now(signed, sizes, left[chosen], right[chosen], spec)
     return result
