@@ -41,13 +41,23 @@ def stream(
     return batch.to_pylist()[0]
 
 
+def numbered(segments: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The segments as a document has them, each with its number as origin."""
+    return [{**segment, "origin": number} for number, segment in enumerate(segments)]
+
+
+def test_a_segment_keeps_the_number_it_had_when_it_was_read() -> None:
+    row = stream([text(" "), text("kept"), picture_segment(None), text("kept too")])
+    assert [segment["origin"] for segment in row["segments"]] == [1, 3]
+
+
 def shown(row: dict[str, Any]) -> list[tuple[str, str]]:
     return [(s["role"], s["text"] if s["kind"] == "text" else s["media_id"]) for s in row["segments"]]
 
 
 def test_a_picture_keeps_its_place_and_its_caption() -> None:
     segments = [text("Before."), picture_segment("a"), text("Figure 1", "caption"), text("After.")]
-    assert stream(segments)["segments"] == segments
+    assert stream(segments)["segments"] == numbered(segments)
 
 
 def test_alternative_text_stays_only_without_a_caption() -> None:
@@ -121,7 +131,7 @@ def test_transcript_stays_behind_its_stretch_of_video() -> None:
         video_segment("v", 5, 9),
         text("Bye.", "transcript", 5, 9),
     ]
-    assert stream(segments)["segments"] == segments
+    assert stream(segments)["segments"] == numbered(segments)
 
 
 def test_dropped_characters_leave_and_later_masks_move_with_their_text() -> None:
@@ -175,7 +185,7 @@ def test_a_document_of_which_nothing_is_left_is_dropped_as_empty_and_keeps_its_s
     masks = [mask(2, "drop", reason="repeated_image"), mask(3, "drop", 0, 6)]
     row = stream(segments, masks)
     assert row["drop_reason"] == "empty"
-    assert row["segments"] == segments
+    assert row["segments"] == numbered(segments)
     assert departures(segments, masks, SPEC) == ["empty", "no_medium", "repeated_image", "empty"]
 
 
