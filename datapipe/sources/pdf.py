@@ -21,7 +21,7 @@ from datapipe.sources import pdf_flow, pdf_furniture, pdf_page
 from datapipe.sources.items import Item, RawDocument, document
 from datapipe.sources.pdf_pictures import File
 
-MAX_OCR_PAGES = 4  # a page takes up to ten seconds of one core, and a file has a minute by default
+MAX_OCR_PAGES = 2  # a page takes 10 to 20 s of one core, and a file has a minute by default
 _MAX_TITLE_CHARS = 300
 _NO_TITLE = re.compile(
     r"(?:microsoft (?:word|powerpoint|excel)\b.*|untitled.*|title|document\d*|powerpoint presentation|"

@@ -21,7 +21,7 @@ LETTERS = "abdeghnopqu"  # as wide as each other in Helvetica
 
 
 def read(pages: list[Page | str], **options: object) -> RawDocument:
-    return pdf.read(made(pages, **options), "book.pdf")  # type: ignore[arg-type]
+    return pdf.read(made(pages, **options), "book.pdf", max_ocr_pages=0)  # type: ignore[arg-type]
 
 
 def seen(document: RawDocument) -> list[tuple[str, str | None]]:
@@ -368,12 +368,12 @@ def test_slides_that_the_next_one_repeats_and_extends_are_overlays() -> None:
         return Page(text(40, 360, title, 24) + body, 540, 405)
 
     document = read([slide("One", 1), slide("One", 2), slide("One", 3), slide("Two", 1)])
-    assert sorted({(i.page, i.mask) for i in document.items}) == [
+    assert [(i.page, i.mask) for i in document.items if i.text in ("One", "Two")] == [
         (1, "overlay"),
         (2, "overlay"),
         (3, None),
         (4, None),
-    ] or sorted({i.page for i in document.items if i.mask}) == [1, 2]
+    ]
     assert [t for _, t in seen(document)] == [
         "One",
         "One point 0 of these",
@@ -432,11 +432,12 @@ def test_jpeg_under_a_mask_is_not_taken_as_it_is() -> None:
     assert pixels(item)[30, 5].min() == 255  # the masked half is white
 
 
-@pytest.mark.parametrize("make", [Picture.jpeg, Picture.raw])
-def test_cmyk_keeps_its_colours(make: object) -> None:
-    image = Picture.raw(photo().convert("CMYK"))
-    (item,) = pictures(read([Page(picture("Im", 100, 400, 300, 200), images={"Im": image})]))
-    assert quarters(item) == ["g", "g", "b", "r"]
+def test_cmyk_keeps_its_colours() -> None:
+    cmyk = photo().convert("CMYK")
+    inverted = "/Decode [1 0 1 0 1 0 1 0]"  # as Adobe, and Pillow, write such files
+    for image in (Picture.raw(cmyk), Picture.jpeg(cmyk, inverted)):
+        (item,) = pictures(read([Page(picture("Im", 100, 400, 300, 200), images={"Im": image})]))
+        assert quarters(item) == ["g", "g", "b", "r"]
 
 
 def test_inverted_jpeg_is_not_taken_as_it_is() -> None:
@@ -591,13 +592,10 @@ def test_text_without_known_characters_is_masked_and_the_page_is_a_picture() -> 
 
 @pytest.mark.skipif(not ocr.is_available(), reason="needs the extra `ocr`")
 def test_scanned_page_is_read_by_ocr_and_only_as_many_as_allowed() -> None:
-    data = made([Page(picture("Im", 0, 0, 612, 792), images={"Im": Picture.jpeg(scan(["HELLO WORLD"]))})] * 2)
+    image = scan(["HELLO WORLD"]).crop((80, 80, 480, 480))
+    data = made([Page(picture("Im", 0, 0, 200, 200), 200, 200, {"Im": Picture.jpeg(image)})] * 2)
     document = pdf.read(data, "x.pdf", max_ocr_pages=1)
-    assert [(i.page, i.role) for i in document.items] == [
-        (1, "figure"),
-        (1, document.items[1].role),
-        (2, "figure"),
-    ]
+    assert [(i.page, i.kind) for i in document.items] == [(1, "image"), (1, "text"), (2, "image")]
     assert (document.items[1].text or "").replace(" ", "") == "HELLOWORLD"
 
 
