@@ -93,6 +93,8 @@ def document(format: str, title: str | None, lang: str | None, items: list[Item]
 
 def prose(text: str) -> str:
     """Return text with runs of white space as one space, and line breaks where `LINE_BREAK` stood."""
+    if LINE_BREAK not in text:
+        return " ".join(text.split())
     lines = (_SPACES.sub(" ", line).strip() for line in text.split(LINE_BREAK))
     return "\n".join(line for line in lines if line)
 
@@ -290,7 +292,10 @@ class Flow:
         return self._roles[self._role_place()] or "paragraph"
 
     def _role_place(self) -> int:
-        return next(i for i in range(len(self._roles) - 1, -1, -1) if self._roles[i] is not None)
+        place = len(self._roles) - 1
+        while self._roles[place] is None:
+            place -= 1
+        return place
 
 
 def _is_mid_sentence(before: str, after: str) -> bool:
