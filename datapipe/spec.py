@@ -18,7 +18,8 @@ class SourceSpec(BaseModel, frozen=True, extra="forbid"):
     collection: str = ""
     """Name of the collection in every table; empty takes the folder's own name."""
     include: tuple[str, ...] = ("**",)
-    """Glob patterns of files to read, relative to `path`; pictures that pages embed need not match."""
+    """Glob patterns of files to read, relative to `path`; pictures that pages embed need not match. Files of
+    unknown formats are passed over and counted, unless a pattern asks for them by more than `*`."""
     exclude: tuple[str, ...] = ()
     """Glob patterns of files to leave out."""
     license: str | None = None

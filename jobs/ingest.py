@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from datapipe.guard import Failure
 from datapipe.on_ray import Output, Step, finish
 from datapipe.sources import files as source_files
 from datapipe.sources import formats, survey
@@ -26,6 +27,8 @@ _SURVEY = pa.schema(
         pa.field("uri", pa.string(), nullable=False),
         pa.field("num_members", pa.int64()),  # documents of a container
         pa.field("index", pa.large_binary()),  # to reach them
+        pa.field("error_class", pa.string()),  # why a container cannot be gone through
+        pa.field("message", pa.string()),
         pa.field("links", pa.list_(pa.string()), nullable=False),  # files it embeds
     ]
 )
@@ -93,28 +96,28 @@ def _partitions(
     run.engine.run_phase(
         step, functools.partial(_survey_part, spec), [part for _, part in looked_into], "survey"
     )
-    num_members: list[dict[str, int]] = [{} for _ in sources]
+    surveyed: list[dict[str, survey.Surveyed]] = [{} for _ in sources]
     shards: list[dict[str, str]] = [{} for _ in sources]
-    links: list[set[str]] = [set() for _ in sources]
+    columns = [name for name in _SURVEY.names if name != "index"]
     for index, (number, _) in enumerate(looked_into):
         name = shard.shard_name("survey", index)
-        columns = ["uri", "num_members", "links"]
         for row in shard.read_table(shard.join(step.path, name), columns).to_pylist():
-            links[number].update(row["links"])
-            if row["num_members"] is not None:
-                num_members[number][row["uri"]] = row["num_members"]
-                shards[number][row["uri"]] = name
+            surveyed[number][row["uri"]] = _surveyed(row)
+            shards[number][row["uri"]] = name
     parts = []
     for number, (source, listing) in enumerate(zip(sources, listings, strict=True)):
-        files = (
-            survey.with_standalone(listing, links[number])
-            if source.standalone_media
-            else list(listing.documents)
-        )
-        for cut in survey.partitions(files, num_members[number], spec.documents_per_partition):
+        files = list(listing.documents)
+        if source.standalone_media:
+            files = survey.with_standalone(listing, {n for f in surveyed[number].values() for n in f.links})
+        for cut in survey.partitions(files, surveyed[number], spec.documents_per_partition):
             used = {file.uri: shards[number][file.uri] for file in cut if file.members is not None}
             parts.append(_Part(source, cut, used))
     return parts
+
+
+def _surveyed(row: dict[str, Any]) -> survey.Surveyed:
+    failure = None if row["error_class"] is None else Failure(row["error_class"], row["message"])
+    return survey.Surveyed(row["uri"], row["num_members"], None, failure, row["links"])
 
 
 def _to_survey(source: SourceSpec, listing: source_files.Listing, size: int) -> list[_Part]:
@@ -129,7 +132,17 @@ def _to_survey(source: SourceSpec, listing: source_files.Listing, size: int) -> 
 
 
 def _survey_part(spec: IngestSpec, part: _Part) -> Output:
-    rows = [dataclasses.asdict(found) for found in survey.survey(part.source, part.files, spec)]
+    rows = [
+        {
+            "uri": found.uri,
+            "num_members": found.num_members,
+            "index": found.index,
+            "error_class": found.failure.error_class if found.failure is not None else None,
+            "message": found.failure.message if found.failure is not None else None,
+            "links": found.links,
+        }
+        for found in survey.survey(part.source, part.files, spec)
+    ]
     return Output({"survey": pa.Table.from_pylist(rows, schema=_SURVEY)})
 
 

@@ -30,6 +30,7 @@ from typing import BinaryIO
 import pyarrow.fs as pafs
 
 from datapipe.errors import FileTooLarge, MalformedMarkup, ReadError, SourceError, UnsupportedFormat
+from datapipe.guard import Failure
 from datapipe.sources import formats
 from datapipe.sources.items import Item, RawDocument, document
 from datapipe.spec import SourceSpec
@@ -63,8 +64,8 @@ _READERS = {
 class SourceFile:
     """A file to read: its path from the folder's root, its size, the hash of its bytes and its format.
 
-    Of a container, `members` are the first and the one after the last to read (None: to the end), and `index`
-    what `containers.survey` found out to reach them.
+    Of a container, `members` are the first and the one after the last to read (None: to the end), `index` is
+    what `sources.survey` found out to reach them, and `failure` why it could not be gone through.
     """
 
     uri: str
@@ -73,6 +74,7 @@ class SourceFile:
     format: str
     members: tuple[int, int | None] | None = None
     index: bytes | None = dataclasses.field(default=None, repr=False)
+    failure: Failure | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,8 +41,15 @@ _SUFFIXES = {
     "jsonl": ".jsonl .ndjson",
     "parquet": ".parquet .pq",
     "tar": ".tar",
-    "image": ".png .apng .jpg .jpeg .jpe .jfif .gif .webp .bmp .dib .tif .tiff .avif .heic .jp2 .ico .svg",
-    "video": ".mp4 .m4v .webm .mkv .mov .avi .mpg .mpeg .m1v .m2v .ogv .flv .wmv .3gp .vob",
+    "image": (
+        ".png .apng .jpg .jpeg .jpe .jfif .mpo .gif .webp .bmp .dib .tif .tiff .avif .heic .heif .jxl .jp2 "
+        ".j2k .jpf .jpx .jpc .ico .icns .cur .svg .psd .tga .dds .qoi .ppm .pgm .pbm .pnm .pcx .sgi .fits "
+        ".xpm .xcf .eps .wmf .emf"
+    ),
+    "video": (
+        ".mp4 .m4v .webm .mkv .mov .qt .avi .mpg .mpeg .m1v .m2v .vob .ogv .flv .f4v .swf .wmv .asf .rm .3gp "
+        ".m2ts .mts .mxf"
+    ),
     CAPTIONS: ".vtt .srt .ttml .dfxp",
     UNSUPPORTED: (".doc .ppt .pps .xls .rtf .odt .odp .ods .xlsx .xlsm .mobi .azw .azw3 .djvu .fb2 .chm .ps"),
 }

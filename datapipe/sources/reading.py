@@ -82,6 +82,8 @@ class Reading:
 
     def _container(self, file: SourceFile) -> list[Input]:
         """Read a range of a container; go on behind a document with which the child was lost."""
+        if file.failure is not None:
+            return [Input(file.uri, file.content_id or None, failure=file.failure)]
         inputs: list[Input] = []
         start, stop = file.members or (0, None)
         has_ended = False

@@ -7,7 +7,7 @@ the parts.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from datapipe import guard as guards
 from datapipe.guard import Failure, Guard, Unguarded
@@ -18,14 +18,18 @@ from datapipe.sources.items import is_remote, resolve
 from datapipe.spec import IngestSpec, SourceSpec
 
 
+_EMBEDDING = formats.DOCUMENTS - {"text", "pdf", "epub"}  # those hold what they show, or show nothing
+
+
 @dataclasses.dataclass(frozen=True)
 class Surveyed:
-    """What was found in a file. `num_members` and `index` are None for what is no container."""
+    """What was found in a file."""
 
     uri: str
-    num_members: int | None
-    index: bytes | None
-    links: list[str]  # paths from the source's root
+    num_members: int | None = None  # documents of a container; None for other files
+    index: bytes | None = None  # to reach them
+    failure: Failure | None = None  # why a container cannot be gone through
+    links: list[str] = dataclasses.field(default_factory=list)  # paths from the source's root
 
 
 def survey(
@@ -33,15 +37,15 @@ def survey(
 ) -> list[Surveyed]:
     """Look into files; into pages only where it matters what they embed (`standalone_media`).
 
-    A file that cannot be read has no members and no links: `ingest` reads it again and reports it.
+    A page that cannot be read has no links: `ingest` reads it again and reports it.
     """
     guard = guard or guards.shared(spec.time_limit_s, spec.memory_limit_bytes)
-    found = {file.uri: Surveyed(file.uri, None, None, []) for file in files}
+    found = {file.uri: Surveyed(file.uri) for file in files}
     for file in files:
         if file.format in formats.CONTAINERS:
             found[file.uri] = _survey_container(source, file, spec, guard)
     if source.standalone_media:
-        pages = [file for file in files if file.format in formats.DOCUMENTS]
+        pages = [file for file in files if file.format in _EMBEDDING]
         for uri, names in zip((f.uri for f in pages), _page_links(source, pages, spec, guard), strict=True):
             found[uri] = dataclasses.replace(found[uri], links=names)
     return [found[file.uri] for file in files]
@@ -60,30 +64,41 @@ def with_standalone(listing: Listing, embedded: set[str]) -> list[SourceFile]:
 
 
 def partitions(
-    files: Iterable[SourceFile], num_members: Mapping[str, int], size: int
+    files: Iterable[SourceFile], surveyed: Mapping[str, Surveyed], size: int
 ) -> list[list[SourceFile]]:
     """Cut files, sorted by path, into lists of at most `size` documents, in order.
 
     A container is cut into ranges of its documents. Its last range is open, so that where it breaks, exactly
-    one range meets the break. One without documents counts as none, and has a range that says so.
+    one range meets the break. One without documents counts as none, and has a range that says so. One that
+    cannot be gone through counts as a document, a failed one.
+
+    Args:
+        surveyed: what was found in the containers, by path.
     """
     cut: list[list[SourceFile]] = []
     room = 0
     for file in files:
-        count = num_members.get(file.uri)
-        start, end = 0, 1 if count is None else count
-        while start < end or start == 0:
+        for part, length in _ranges(file, surveyed.get(file.uri, Surveyed(file.uri)), size, room or size):
             if room == 0:
                 cut.append([])
                 room = size
-            stop = min(end, start + room)
-            room -= stop - start
-            bounds = None if count is None else (start, stop if stop < end else None)
-            cut[-1].append(dataclasses.replace(file, members=bounds))
-            start = stop
-            if start == 0:
-                break
+            cut[-1].append(part)
+            room -= length
     return cut
+
+
+def _ranges(file: SourceFile, found: Surveyed, size: int, room: int) -> Iterator[tuple[SourceFile, int]]:
+    """Yield a file, or the ranges of a container, and how many documents each has; the first fits `room`."""
+    if found.num_members is None or found.failure is not None:
+        yield dataclasses.replace(file, failure=found.failure), 1
+        return
+    start, end = 0, found.num_members
+    while start < end or start == 0:
+        stop = min(end, start + room)
+        yield dataclasses.replace(file, members=(start, stop if stop < end else None)), stop - start
+        if stop == end:
+            return
+        start, room = stop, size
 
 
 def container(source: SourceSpec, file: SourceFile) -> Container:
@@ -106,12 +121,14 @@ def _survey_container(
 ) -> Surveyed:
     given, limit_s = container(source, file), time_limit_s(file, spec)
     (counted,) = guard.each(containers.survey, [(given,)], limit_s)
-    num_members, index = (0, None) if isinstance(counted, Failure) else counted
+    if isinstance(counted, Failure):
+        return Surveyed(file.uri, failure=counted)
     names: list[str] = []
     if source.standalone_media:
         (named,) = guard.each(containers.links, [(given, spec.max_file_bytes)], limit_s)
         names = _from_root(file.uri, [] if isinstance(named, Failure) else named)
-    return Surveyed(file.uri, num_members, index, names)
+    num_members, index = counted
+    return Surveyed(file.uri, num_members, index, links=names)
 
 
 def _from_root(uri: str, names: Iterable[str]) -> list[str]:

@@ -116,7 +116,7 @@ def test_missing_remote_and_undecodable_pictures_stay_in_the_document(tmp_path: 
     ("name", "content", "error"),
     [
         ("bad.html", make.picture(), "NotText"),
-        ("empty.html", "<nav>menu</nav>", "EmptyDocument"),
+        ("empty.html", "<script>x</script>", "EmptyDocument"),
         ("empty.txt", "", "EmptyDocument"),
         ("broken.page", "<page><p>", "MalformedMarkup"),
         ("binary.txt", bytes(range(32)) * 9, "NotText"),

@@ -1,5 +1,6 @@
 """Ingest of containers: any cut into partitions gives the same rows, a broken file gives what came before."""
 
+import dataclasses
 import functools
 import json
 from collections.abc import Iterator
@@ -36,14 +37,10 @@ def run(root: Path, size: int, guard: Guard | Unguarded, **fields: Any) -> list[
     looked = survey.survey(source, listing.documents, SPEC, guard)
     alone = survey.with_standalone(listing, {name for one in looked for name in one.links})
     found = {one.uri: one for one in looked}
-    counts = {one.uri: one.num_members for one in looked if one.num_members is not None}
     listed = alone if source.standalone_media else list(listing.documents)
     tables = []
-    for part in survey.partitions(listed, counts, size):
-        indexed = [found[f.uri].index if f.uri in found else None for f in part]
-        part = [
-            type(f)(f.uri, f.size_bytes, f.content_id, f.format, f.members, i) for f, i in zip(part, indexed)
-        ]
+    for part in survey.partitions(listed, found, size):
+        part = [dataclasses.replace(f, index=found[f.uri].index if f.uri in found else None) for f in part]
         load = functools.partial(files.load, source)
         tables.append(ingest.ingest(part, source, SPEC, load, guard))
         assert tables[-1].documents.num_rows <= size
@@ -94,7 +91,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "c/shots/1.png": make.picture(seed=61),
             "c/chats.jsonl.gz": gzipped("".join(session(n) for n in range(4)).encode()),
             "d.warc": archive(5, seed=2)[:-40],  # cut inside of its last record, a picture
-            "e.warc.gz": b"".join(map(gzipped, [page("<nav>menu"), page("<p>Good"), page("\0\1\2" * 99)])),
+            "e.warc.gz": b"".join(map(gzipped, [page("<script>x</script>"), page("<p>Good"), page("\0\1\2" * 99)])),
             "f.warc.gz": gzipped(record(b"x: y", "", "warcinfo", "application/warc-fields")),
             "z.txt": "Last of all",
         },
@@ -183,19 +180,32 @@ def test_a_crash_on_a_document_of_a_container_costs_that_document(
 @given(counts=st.lists(st.none() | st.integers(0, 20), max_size=8), size=st.integers(1, 9))
 def test_partitions_hold_every_document_once_in_order(counts: list[int | None], size: int) -> None:
     listed = [files.SourceFile(f"{n}", 1, "", "warc") for n in range(len(counts))]
-    num_members = {f"{n}": count for n, count in enumerate(counts) if count is not None}
-    cut = survey.partitions(listed, num_members, size)
+    surveyed = {f"{n}": survey.Surveyed(f"{n}", count) for n, count in enumerate(counts)}
+    cut = survey.partitions(listed, surveyed, size)
     taken: list[tuple[str, int]] = []
     for part in cut:
         lengths = []
         for file in part:
             start, stop = file.members or (0, 1)
-            end = num_members[file.uri] if stop is None else stop
+            num_members = surveyed[file.uri].num_members
+            end = num_members if stop is None else stop
+            assert end is not None
             lengths.append(end - start)
             taken += [(file.uri, number) for number in range(start, end)]
-            assert (stop is None) == (file.members is not None and end == num_members[file.uri])
+            assert (stop is None) == (file.members is not None and end == num_members)
         assert sum(lengths) <= size
     assert taken == [
         (f"{n}", m) for n, count in enumerate(counts) for m in range(1 if count is None else count)
     ]
     assert {file.uri for part in cut for file in part} == {file.uri for file in listed}
+
+
+def test_a_container_that_cannot_be_gone_through_is_one_failed_document(tmp_path: Path, guard: Guard) -> None:
+    make.folder(tmp_path, {"a.parquet": b"PAR1 and no more", "b.txt": "Words", "c.warc": page("<p>Page") * 3})
+    tables = run(tmp_path, 2, guard)
+    assert [row["uri"] for row in documents(tables)] == [
+        "b.txt",
+        *(f"c.warc#{PAGE}{n}" for n in ("", " #2", " #3")),
+    ]
+    assert quarantine(tables) == [("a.parquet", "MalformedMarkup")]
+    assert [t.documents.num_rows for t in tables] == [1, 2, 1]
