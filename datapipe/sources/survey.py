@@ -17,7 +17,6 @@ from datapipe.sources.files import Listing, SourceFile, load, place, read
 from datapipe.sources.items import is_remote, resolve
 from datapipe.spec import IngestSpec, SourceSpec
 
-
 _EMBEDDING = formats.DOCUMENTS - {"text", "pdf", "epub"}  # those hold what they show, or show nothing
 
 
