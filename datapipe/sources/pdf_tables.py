@@ -86,18 +86,18 @@ def _meeting(rules: Sequence[Box]) -> list[list[Box]]:
 
 def _grid(words: Sequence[Word], rules: Sequence[Box]) -> Table | None:
     """Return the table that a group of ruled lines makes, None where it is a frame or a drawing."""
-    if len(rules) < 5:
-        return None
     across = [r for r in rules if r.x1 - r.x0 > r.y1 - r.y0]
     upright = [r for r in rules if r.x1 - r.x0 <= r.y1 - r.y0]
-    xs = _places([(r.x0 + r.x1) / 2 for r in upright])
-    ys = _places([(r.y0 + r.y1) / 2 for r in across])
-    if len(xs) < 3 or len(ys) < 3:
+    if len(across) < 2 or not upright:
         return None
-    box = Box(xs[0], ys[0], xs[-1], ys[-1])
-    covered_x = sum(r.x1 - r.x0 for r in _merged(across, 0)) / (len(ys) * (box.x1 - box.x0))
-    covered_y = sum(r.y1 - r.y0 for r in _merged(upright, 1)) / (len(xs) * (box.y1 - box.y0))
-    if min(covered_x, covered_y) < _MIN_COVERED:
+    box = rules[0]
+    for rule in rules[1:]:
+        box = box.joined(rule)
+    xs, ys = ([(r[k] + r[k + 2]) / 2 for r in group] for k, group in ((0, upright), (1, across)))
+    covered_x = sum(r.x1 - r.x0 for r in _merged(across, 0)) / (len(_places(ys)) * max(1.0, box.x1 - box.x0))
+    covered_y = sum(r.y1 - r.y0 for r in _merged(upright, 1)) / (len(_places(xs)) * max(1.0, box.y1 - box.y0))
+    xs, ys = _places([*xs, box.x0, box.x1]), _places([*ys, box.y0, box.y1])  # the outer lines may be missing
+    if len(xs) < 3 or len(ys) < 3 or min(covered_x, covered_y) < _MIN_COVERED:
         return None
     inside = [
         w for w in words if box.x0 <= (w.x0 + w.x1) / 2 <= box.x1 and box.y0 <= w.baseline <= box.y1 + 1
