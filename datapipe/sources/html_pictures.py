@@ -16,6 +16,8 @@ from selectolax.lexbor import LexborNode
 
 from datapipe.sources.items import Item, is_remote, resolve
 
+MIN_DRAWING_SIDE = 100  # pixels; smaller inline drawings are signs
+MAX_DRAWING_CHARS = 1_000_000
 MAX_WIDTH = 2048  # pixels; of a `srcset`, the widest picture up to this, as training shows none larger
 
 _LAZY = (  # attributes that scripts copy to `src`, the better ones first
@@ -48,7 +50,8 @@ _LAZY = (  # attributes that scripts copy to `src`, the better ones first
 _SOURCES = {name: place for place, name in enumerate((*_LAZY, "src"))}
 _SETS = ("data-srcset", "data-lazy-srcset", "data-original-set", "lazy-srcset", "srcset")
 _TYPES = frozenset(
-    f"image/{name}" for name in ("jpeg", "jpg", "pjpeg", "png", "apng", "gif", "webp", "avif", "bmp", "tiff")
+    f"image/{name}"
+    for name in ("jpeg", "jpg", "pjpeg", "png", "apng", "gif", "webp", "avif", "bmp", "tiff", "svg+xml")
 )
 _PICTURE_FILE = re.compile(r"\.(?:jpe?g|png|gif|webp|avif|bmp|tiff?)(?:[?#]|$)", re.IGNORECASE)
 _PLACEHOLDER = re.compile(
@@ -66,6 +69,7 @@ _MAX_PLACEHOLDER_CHARS = 1024
 _SVG_DRAWS = re.compile(
     rb"<(?:[\w-]+:)?(?:path|rect|circle|ellipse|line|poly\w+|text|image|use|foreignObject)\b", re.IGNORECASE
 )
+_SVG_NAMES = {"xmlns": "http://www.w3.org/2000/svg", "xmlns:xlink": "http://www.w3.org/1999/xlink"}
 _WORDS = re.compile(r"\S+")
 _DESCRIPTOR = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([wx])")
 _SCREEN = {
@@ -107,9 +111,9 @@ def best_address(node: LexborNode, base: str) -> Address | None:
     """Return the address of the real picture of an `<img>`, or None when it names none.
 
     A `<source>` that suits a wide screen wins over the `srcset` of the `<img>`, this over lazy attributes,
-    these over `src`. Whatever its place, a placeholder loses against anything, a drawing (SVG, which is not
-    decoded) against a picture, and on a page in a folder a picture on the web against one in the folder, for
-    the web is never read.
+    these over `src`. Whatever its place, a placeholder loses against anything, a drawing (SVG, which may lack
+    its fonts) against a picture, and on a page in a folder a picture on the web against one in the folder,
+    for the web is never read.
     """
     found = [address for address in _addresses(node) if not _NO_PICTURE.match(address.link)]
     if len(found) == 1 and not found[0].is_placeholder:
@@ -263,6 +267,20 @@ def _size(data: bytes) -> tuple[int, int]:
     if data.startswith(b"\x89PNG") and len(data) >= 24:
         return struct.unpack(">II", data[16:24])
     return (1 << 16, 1 << 16)
+
+
+def drawing(node: LexborNode, is_in_figure: bool) -> Item | None:
+    """Return an inline `<svg>` as a picture if it is as large as one or stands in a figure; others are signs."""
+    attributes = node.attributes
+    sides = [_number(attributes.get(name)) for name in ("width", "height")]
+    if not is_in_figure and min(sides) < MIN_DRAWING_SIDE:
+        return None
+    markup = node.html or ""
+    if len(markup) > MAX_DRAWING_CHARS:
+        return None
+    names = "".join(f' {name}="{uri}"' for name, uri in _SVG_NAMES.items() if name not in attributes)
+    data = markup.replace("<svg", f"<svg{names}", 1).replace("&nbsp;", "&#160;").encode()
+    return Item("image", "figure", data=data, mime="image/svg+xml") if _SVG_DRAWS.search(data) else None
 
 
 def is_tracker(attributes: dict[str, str | None]) -> bool:

@@ -20,10 +20,10 @@ _BLOCK_TAGS = (
     "xmp amp-sidebar amp-ad amp-consent"
 )
 _SKIPPED_TAGS = (
-    "head style template svg select textarea input datalist canvas map area annotation annotation-xml param "
+    "head style template select textarea input datalist canvas map area annotation annotation-xml param "
     "source track link meta title base noframes progress meter"
 )
-_TAKEN_TAGS = "img amp-img br wbr script math noscript ruby object button sup sub"
+_TAKEN_TAGS = "img amp-img br wbr script math svg noscript ruby object button sup sub"
 BLOCKS = frozenset(_BLOCK_TAGS.split())
 SKIPPED = frozenset(_SKIPPED_TAGS.split())
 TAKEN = frozenset(_TAKEN_TAGS.split()) | html_embeds.EMBEDS

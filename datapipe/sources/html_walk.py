@@ -1,7 +1,8 @@
 """One walk over the tree of a page, in reading order, which tells `Flow` what it meets.
 
 Owns what becomes of blocks, tables, line breaks, quotes, ruby and indices, and the masks over what
-`html_furniture` judges to be no content. Scripts, styles, form controls and inline drawings leave no trace.
+`html_furniture` judges to be no content. Scripts, styles, form controls and small inline drawings leave
+no trace.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode
 from datapipe.sources import html_embeds, html_math
 from datapipe.sources.html_furniture import Verdict, When, is_hidden, judge
 from datapipe.sources.html_limits import tame
-from datapipe.sources.html_pictures import best_address, from_address, is_tracker, shows_nothing
+from datapipe.sources.html_pictures import best_address, drawing, from_address, is_tracker, shows_nothing
 from datapipe.sources.html_shapes import (
     ARTICLES,
     EMOJI_CLASSES,
@@ -298,6 +299,8 @@ class Walk:
             self.picture(node, attributes)
         elif tag == "math":
             self.text(html_math.of_math(node))
+        elif tag == "svg":
+            self.drawing(node, attributes)
         elif tag == "script":
             self.text(html_math.of_script(node) if "type" in attributes else "")
         elif tag == "ruby":
@@ -370,6 +373,13 @@ class Walk:
         if item is not None:
             self.last_href = item.href
             self.flow.medium(item, alt if mask is None else None)
+
+    def drawing(self, node: LexborNode, attributes: Attributes) -> None:
+        item = None if self.num_pre or is_hidden("svg", attributes) else drawing(node, self.num_figures > 0)
+        if item is not None:
+            title = node.css_first("title")
+            said = attributes.get("aria-label") or (title.text() if title is not None else "")
+            self.flow.medium(item, said)
 
     def without_scripts(self, node: LexborNode) -> _Element | None:
         """Take in a <noscript>: its pictures, unless they are there already; its text is masked."""

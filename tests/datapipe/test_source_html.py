@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datapipe.decode import image
 from datapipe.errors import EmptyDocument, NotText, ReadError
 from datapipe.sources import html
 from datapipe.sources.items import RawDocument
@@ -274,6 +275,22 @@ def test_pictures_that_show_nothing_are_masked() -> None:
     ]
     (item,) = read(f"<img src='{SPACER}'>").items
     assert (item.mask, item.mime) == ("placeholder", "image/gif")
+
+
+def test_inline_drawings_are_pictures_where_they_are_large_or_in_a_figure() -> None:
+    def svg(size: str) -> str:
+        return f"<svg {size} viewBox='0 0 9 9'><title>A dot</title><path d='M1 1h2'/></svg>"
+
+    page = read(f"<p>Sign {svg('')}</p>{svg('width=300 height=200')}<figure>{svg('')}</figure>")
+    assert [(i.text, i.mime) for i in page.items] == [
+        ("Sign", None),
+        (None, "image/svg+xml"),
+        ("A dot", None),
+        (None, "image/svg+xml"),
+        ("A dot", None),
+    ]
+    decoded = image.decode(page.items[1].data or b"", max_pixels=10**6)
+    assert (decoded.width, decoded.height) == (300, 200)
 
 
 def test_pictures_of_signs_are_their_signs() -> None:
