@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.spec import CleanSpec
-from datapipe.stages.clean import clean, repaired, words
+from datapipe.stages.clean import clean
+from datapipe.stages.repair import repaired
+from datapipe.stages.words import has_words, unspaced_frac, words
 from schemas import document
 from tests import make
 
@@ -37,7 +39,6 @@ def one(segments: list[dict], spec: CleanSpec | None = None, **columns: Any) -> 
         ("paragraph", "one\u2028two\x85three\ffour", "one\ntwo\nthree\nfour"),
         ("paragraph", "e\x07\u0301", "é"),
         ("paragraph", "किताब \u200d می\u200cخواهم", "किताब \u200d می\u200cخواهم"),
-        ("paragraph", "CafÃ© stays for later", "CafÃ© stays for later"),
         ("code", "def f():\r\n\treturn  1 \x00\n\n\n\nx", "def f():\n\treturn  1 \n\n\n\nx"),
         ("table", "a\t\tb\n1\t 2\tc", "a\t\tb\n1\t 2\tc"),
         ("user", "    indented\n\n\n    code", "    indented\n\n\n    code"),
@@ -53,6 +54,8 @@ def test_words_are_runs_between_spaces_or_single_characters_of_unspaced_scripts(
     assert words("Open the file, then 保存.") == ["Open", "the", "file", "then", "保", "存"]
     assert words("नमस्ते दुनिया — (x) …") == ["नमस्ते", "दुनिया", "x"]
     assert words(" .,;:!? \n") == []
+    assert has_words("one, two", 2) and not has_words("one, two", 3) and has_words("", 0)
+    assert unspaced_frac("Ask 保存 now") == 0.5 and unspaced_frac("ask now") == unspaced_frac("") == 0.0
 
 
 def test_empty_segments_leave_and_masks_follow_their_segments() -> None:
@@ -122,6 +125,38 @@ def test_short_documents_leave_unless_they_show_something() -> None:
     assert one([make.text("Short."), make.picture_segment("m")])["drop_reason"] is None
     assert one([make.text("Short."), make.picture_segment(None)])["drop_reason"] == "too_short"
     assert one([make.text("Short.")], CleanSpec(min_words=0))["drop_reason"] is None
+
+
+def test_what_fails_a_rule_is_dropped_by_its_measure_and_stays_in_the_table() -> None:
+    made = make.text("Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod.")
+    assert one([made])["drop_reason"] == "c4_lorem_ipsum"
+    assert one([made], CleanSpec(rules=()))["drop_reason"] is None
+    assert one([made], CleanSpec(rules=("gopher_repetition",)))["drop_reason"] is None
+    assert one([made], drop_reason="earlier")["drop_reason"] == "earlier"
+    repeated = [make.text("TODO", "list_item")] * 6 + [make.text(ENGLISH)]
+    assert one(repeated)["drop_reason"] == "gopher_duplicate_lines"
+    drop = {**dict.fromkeys(document.MASK.names), "reason": "r", "action": "drop", "detector": "d"}
+    gone = [{**drop, "segment": number} for number in range(6)]
+    assert one(repeated, masks=gone)["drop_reason"] is None
+
+
+def test_only_what_is_ignored_by_default_drops_a_short_good_page() -> None:
+    assert one([make.text(ENGLISH)])["drop_reason"] is None
+    assert one([make.text(ENGLISH)], CleanSpec(ignored_measures=()))["drop_reason"] == "gopher_too_few_words"
+    beside_picture = [make.text(ENGLISH), make.picture_segment("m")]
+    assert one(beside_picture, CleanSpec(ignored_measures=()))["drop_reason"] is None
+
+
+def test_a_line_that_c4_takes_out_of_english_pages_gets_a_mask_once() -> None:
+    segment = make.text(f"{ENGLISH}\nThis site uses cookies. OK\n{ENGLISH}")
+    row = one([segment])
+    (mask,) = row["masks"]
+    assert segment["text"][mask["start"] : mask["end"]] == "This site uses cookies. OK"
+    assert (mask["reason"], mask["action"]) == ("c4_policy", "drop")
+    assert one(row["segments"], masks=row["masks"])["masks"] == row["masks"]
+    assert one([segment], CleanSpec(rules=("fineweb",)))["masks"] == []
+    assert one([segment, make.text("x = 1", "code")])["masks"] == []
+    assert one([make.text(f"{GERMAN}\nuse of cookies")])["masks"] == []
 
 
 def test_the_title_is_repaired_and_an_empty_one_becomes_null() -> None:
