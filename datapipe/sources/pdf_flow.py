@@ -228,6 +228,8 @@ def _put_to_picture(pieces: list[_Piece], caption: _Piece) -> None:
 
 def _is_heading(paragraph: Paragraph, how: Setting) -> bool:
     length = sum(map(len, paragraph.lines))
+    if any(pdf_prose.LEADERS.search(line) for line in paragraph.lines):
+        return False
     if paragraph.role == "list_item" and not _NUMBERED.match(paragraph.lines[0]):
         return False
     if not any(c.isalpha() for line in paragraph.lines for c in line):

@@ -26,7 +26,7 @@ _SENTENCE_ENDS = ".!?:;\u3002\uff01\uff1f\u2026"
 _CLOSERS = "\"')]}»”’"
 _HYPHENS = HYPHEN + "-\u2010"
 _KEPT_PREFIXES = frozenset(("self", "well", "ill", "all", "ex", "half", "quasi", "so", "cross", "non"))
-_LEADERS = re.compile(r"(?:\s*[.·․‥…]){5,}\s*")
+LEADERS = re.compile(r"(?:\s*[.·․‥…]){5,}\s*")
 _RULES = re.compile(r"[_\-–—=*]{6,}")
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _LAST_WORD = re.compile(r"([^\W\d_]+)$")
@@ -77,7 +77,7 @@ def tidy(text: str) -> str:
     text = text.replace(HYPHEN, "-")
     if not text.isascii():
         text = _ACCENTED.sub(_accented, text)
-    return _RULES.sub("---", _LEADERS.sub(" … ", text)).strip()
+    return _RULES.sub("---", LEADERS.sub(" … ", text)).strip()
 
 
 def _accented(match: re.Match[str]) -> str:
@@ -200,7 +200,7 @@ def _begins(
         return True
     if is_wide:
         return True
-    if _LEADERS.search(last.text) or _LEADERS.search(line.text):
+    if LEADERS.search(last.text) or LEADERS.search(line.text):
         return True
     if _is_label(line, last, following, is_short, group):
         return True
@@ -290,7 +290,7 @@ def _paragraph(lines: Sequence[Line], right: float, leading: float, mono_is_code
         role = "list_item"
         if first in _BULLETS:
             text[0] = rest.lstrip()
-    elif _LEADERS.search(text[0]):
+    elif LEADERS.search(text[0]):
         role = "list_item"
     is_open = last.box.x1 > right - 3 * last.style.size
     return Paragraph(role, text, box, style, all(line.is_bold for line in lines), is_open)
