@@ -216,12 +216,12 @@ def test_a_repeated_run_does_nothing_and_a_changed_one_only_what_follows(finishe
         path: path.stat().st_mtime_ns for path in (folder / "out" / "steps").rglob("*") if path.is_file()
     }
     again = omniloom("run", folder / "spec.yaml")
-    assert again.returncode == 0 and again.stdout.count("done before") == 12
+    assert again.returncode == 0 and again.stdout.count("done before") == len(steps(folder / "out"))
     assert {
         path: path.stat().st_mtime_ns for path in (folder / "out" / "steps").rglob("*") if path.is_file()
     } == before
     changed = omniloom("run", folder / "spec.yaml", "--set", "evaluate.max_sequences=1")
-    assert changed.returncode == 0 and changed.stdout.count("done before") == 11
+    assert changed.returncode == 0 and changed.stdout.count("done before") == len(steps(folder / "out")) - 1
     prepare_only = spec(folder / "corpus", folder / "out")
     prepare_only["jobs"] = prepare_only["jobs"][:1]
     path = write_spec(folder / "prepare.yaml", prepare_only)
