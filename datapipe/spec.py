@@ -164,6 +164,25 @@ class CleanSpec(BaseModel, frozen=True, extra="forbid"):
     """The run stops when this stage would drop a larger fraction: that is a wrong setting, not bad data."""
 
 
+class DedupeMediaSpec(BaseModel, frozen=True, extra="forbid"):
+    """Pictures and videos that are copies of one."""
+
+    max_distance: int = Field(default=10, ge=0, le=15)
+    """Bits of 64 in which perceptual hashes of candidates may differ. Default: copies at JPEG quality 30 or
+    a third of the size are within 10; more only makes more candidates, since pixels decide."""
+    max_candidates: int = Field(default=16, gt=0)
+    """Pictures or videos with which each one is compared at most, the nearest by hash: it bounds the work
+    where very many look alike, such as slides of one template."""
+    min_overlap: float = Field(default=0.8, gt=0.5, le=1)
+    """Share of the longer of two videos that both must show. Default: a trimmed copy is found, and two
+    episodes with the same opening stay apart."""
+    min_matched_frames: float = Field(default=0.8, gt=0, le=1)
+    """Share of the compared frames in which two videos must agree; the rest may be captions or a logo laid
+    over one of them for a while."""
+    pairs_per_task: int = Field(default=256, gt=0)
+    """Pairs compared by one task, the unit of work and of resume."""
+
+
 class DedupeTextSpec(BaseModel, frozen=True, extra="forbid"):
     """Exact and near-duplicate documents by their text and media together."""
 
@@ -245,6 +264,27 @@ class MaskVideoSpec(BaseModel, frozen=True, extra="forbid"):
     """Shortest stretch of an almost empty picture, such as a logo on one colour, at either end of a video."""
     max_logo_area_frac: float = Field(default=0.15, gt=0, lt=1)
     """Of the picture, at most, that the logo's box covers. Default: a title with lines of text covers more."""
+
+
+class MaskRepeatsSpec(BaseModel, frozen=True, extra="forbid"):
+    """Lines of a site's pages, paragraphs that come again, and sentences from a template."""
+
+    min_documents: int = Field(default=10, gt=1)
+    """Documents of a site, or of a folder in it, that a line or template must stand in; sites with fewer have
+    none."""
+    min_boilerplate_frac: float = Field(default=0.2, gt=0, le=1)
+    """And the fraction of its documents, for lines at the edges of pages."""
+    min_template_frac: float = Field(default=0.02, gt=0, le=1)
+    """The same for templates."""
+    min_paragraph_words: int = Field(default=20, gt=0)
+    """Paragraphs with fewer words may come again."""
+    boilerplate_action: Literal["no_loss", "drop"] = "drop"
+    """What happens to the lines of a site: they say nothing of the page."""
+    paragraph_action: Literal["no_loss", "drop"] = "no_loss"
+    """What happens to paragraphs that come again, but the first. Default keeps them: what follows may need
+    them."""
+    template_action: Literal["no_loss", "drop"] = "no_loss"
+    """What happens to sentences from a template, but in the first document."""
 
 
 class MaskMediaSpec(BaseModel, frozen=True, extra="forbid"):

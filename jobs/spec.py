@@ -36,6 +36,7 @@ class PrepareJob(BaseModel, frozen=True, extra="forbid"):
     sources: tuple[data.SourceSpec, ...] = Field(min_length=1)
     ingest: data.IngestSpec = data.IngestSpec()
     clean: data.CleanSpec = data.CleanSpec()
+    dedupe_media: data.DedupeMediaSpec = data.DedupeMediaSpec()
     dedupe_text: data.DedupeTextSpec = data.DedupeTextSpec()
     mask_text: data.MaskTextSpec = data.MaskTextSpec()
     mask_video: data.MaskVideoSpec = data.MaskVideoSpec()

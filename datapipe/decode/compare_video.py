@@ -65,10 +65,10 @@ class Clip:
         if wanted:
             found = sample(self.data, self._video, wanted, _SIDE).frames
             starts = np.array([frame.t_s for frame in found])
+            pictures = [frame.pixels.convert("YCbCr") for frame in found]
             for t in wanted:
                 at = min(int(np.searchsorted(starts, t - 1e-4)), len(found) - 1)
-                is_late = found[at].t_s > t + _LATE_S
-                self._seen[t] = None if is_late else found[at].pixels.convert("YCbCr")
+                self._seen[t] = None if starts[at] > t + _LATE_S else pictures[at]
         return [self._seen[t] for t in times_s]
 
 
@@ -139,8 +139,13 @@ def _rating(probes: list[Moment], two: Clip, offset_s: float) -> float:
 def _refined(probes: list[Moment], two: Clip, offset_s: float) -> float:
     """Return the offset near `offset_s` at which the frames around some probes fit best."""
     shifts = np.arange(-REACH_S, REACH_S + _STEP_S / 2, _STEP_S)
-    two.at([t + offset_s + shift for t, _ in probes for shift in shifts])  # neighbours are decoded together
-    ratings = np.array([_rating(probes, two, offset_s + shift) for shift in shifts])
+    ratings = np.zeros(len(shifts))
+    frames = two.at([t + offset_s + shift for t, _ in probes for shift in shifts])  # neighbours together
+    for number, (_, probe) in enumerate(probes):
+        around = frames[number * len(shifts) : (number + 1) * len(shifts)]
+        known = {id(frame): frame_difference(probe, frame) for frame in {id(f): f for f in around}.values()}
+        found = [known[id(frame)] for frame in around]
+        ratings += [_WORST if d is None else min(d, _WORST) for d in found]
     return offset_s + float(shifts[_middle_of_best(ratings)])
 
 
