@@ -47,9 +47,9 @@ _VARIABLE = re.compile(r"\$\{?\w+\}?")
 _NO_SUCH_FILE = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL)
 _READERS = {
     "html": ("html", "read"),
-    "mallard": ("markup", "read_mallard"),
-    "rst": ("markup", "read_rst"),
-    "markdown": ("markup", "read_markdown"),
+    "mallard": ("mallard", "read"),
+    "rst": ("rst", "read"),
+    "markdown": ("markdown", "read"),
     "text": ("text", "read"),
     "pdf": ("pdf", "read"),
     "slides": ("slides", "read"),

@@ -39,6 +39,7 @@ SIGNS = frozenset(
         "anchorjs-link",
         "octicon-link",
         "mw-editsection",
+        "footnote-backref",
         "linenos",
         "lineno",
         "linenodiv",

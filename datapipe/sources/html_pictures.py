@@ -270,7 +270,7 @@ def _size(data: bytes) -> tuple[int, int]:
 
 
 def drawing(node: LexborNode, is_in_figure: bool) -> Item | None:
-    """Return an inline `<svg>` as a picture if it is as large as one or stands in a figure; others are signs."""
+    """Return an inline `<svg>` as a picture if it is as large as one or in a figure; others are signs."""
     attributes = node.attributes
     sides = [_number(attributes.get(name)) for name in ("width", "height")]
     if not is_in_figure and min(sides) < MIN_DRAWING_SIDE:

@@ -1,22 +1,13 @@
-"""Mallard, reStructuredText and Markdown.
+"""Mallard pages (the help of GNOME), with their captioned videos.
 
-Owns Mallard's own walk. The other two are turned into HTML by their reference libraries and read by
-`sources.html`, so that embedded HTML, tables and figures are treated alike.
+Owns the walk over Mallard's elements, its conditions, and what stands commented out but is true of a video.
 """
 
-import html
-import re
-from typing import Any
-
-from docutils.core import publish_parts
 from lxml import etree
-from markdown_it import MarkdownIt
 
 from datapipe.errors import MalformedMarkup
 from datapipe.sources import video
-from datapipe.sources.html import read_page
 from datapipe.sources.items import Flow, Item, RawDocument, document, resolve
-from datapipe.sources.text import decode
 
 MALLARD = "http://projectmallard.org/1.0/"
 _TTML = "http://www.w3.org/ns/ttml"
@@ -78,57 +69,9 @@ _CODE_PARENTS = frozenset(
         "synopsis",
     )
 )
-_RST_SETTINGS: dict[str, Any] = {
-    "file_insertion_enabled": False,
-    "raw_enabled": True,
-    "report_level": 5,
-    "halt_level": 5,
-    "warning_stream": False,
-    "syntax_highlight": "none",
-    "_disable_config": True,
-    "embed_stylesheet": False,
-    "math_output": "LaTeX",
-    "initial_header_level": 2,
-}
-_UNKNOWN_RST_ROLE = re.compile(  # outside of code, which is matched first and kept
-    r'<pre\b.*?</pre>|<(?:span|code) class="[^"]*\bliteral\b.*?</(?:span|code)>'
-    r"|:[\w+.-]+(?::[\w+.-]+)*:`[~!]?([^`]*?)(?:\s*&lt;[^`]*?&gt;)?`",
-    re.DOTALL,
-)
-_FRONT_MATTER = re.compile(r"\A---[^\S\n]*\n(.*?)\n---[^\S\n]*(?:\n|\Z)", re.DOTALL)
 
 
-def read_rst(data: bytes, uri: str) -> RawDocument:
-    """Read reStructuredText. Directives and roles that docutils does not know (Sphinx) leave only their text.
-
-    Raises:
-        NotText: the bytes are binary.
-        EmptyDocument: there is no content.
-    """
-    parts = publish_parts(decode(data), writer="html5", settings_overrides=_RST_SETTINGS)
-    body = _UNKNOWN_RST_ROLE.sub(lambda m: m[0] if m[1] is None else m[1], parts["html_body"])
-    title = html.unescape(re.sub(r"<[^>]*>", "", parts["title"])) or None
-    return read_page(body, uri, "rst", title=title)
-
-
-def read_markdown(data: bytes, uri: str) -> RawDocument:
-    """Read Markdown (CommonMark with tables), embedded HTML included; front matter gives title and language.
-
-    Raises:
-        NotText: the bytes are binary.
-        EmptyDocument: there is no content.
-    """
-    text = decode(data).replace("\r\n", "\n")
-    front = _FRONT_MATTER.match(text)
-    fields: dict[str, str] = {}
-    if front is not None:
-        fields = dict(re.findall(r"^(title|lang):\s*[\"']?(.*?)[\"']?\s*$", front.group(1), re.MULTILINE))
-        text = text[front.end() :]
-    body = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text)
-    return read_page(body, uri, "markdown", title=fields.get("title"), lang=fields.get("lang"))
-
-
-def read_mallard(data: bytes, uri: str) -> RawDocument:
+def read(data: bytes, uri: str) -> RawDocument:
     """Read a Mallard page.
 
     A section that is commented out and embeds a captioned video is read in its place: the words are there,
