@@ -22,7 +22,7 @@ from schemas import check, shard
 # Partitions are signed in groups: many small files would be opened once for each bucket.
 GROUPS = 1000
 MIN_GROUP_BYTES, MAX_GROUP_BYTES = 8 * 1024**2, 128 * 1024**2
-BATCH_ROWS, BATCH_BYTES = 256, 8 * 1024**2  # documents signed together
+BATCH_ROWS, BATCH_BYTES = 256, 8 * 1024**2  # documents looked at together
 # Buckets of keys: enough to share the work, and none above 4 million keys (100 MB while it is worked on).
 SHARED_KEYS, MAX_KEYS, SHARED_BUCKETS = 2**17, 2**22, 64
 
@@ -94,15 +94,14 @@ def _signatures(
 def _larger_batches(source_path: str, partitions: range) -> Iterator[pa.RecordBatch]:
     """Yield the batches of these partitions, joined to `BATCH_ROWS` rows or `BATCH_BYTES` bytes."""
     waiting: list[pa.RecordBatch] = []
+    rows, size = 0, 0
     for index in partitions:
         for batch in read_batches(source_path, "documents", index):
             waiting.append(batch)
-            if (
-                sum(b.num_rows for b in waiting) >= BATCH_ROWS
-                or sum(b.nbytes for b in waiting) >= BATCH_BYTES
-            ):
+            rows, size = rows + batch.num_rows, size + batch.get_total_buffer_size()
+            if rows >= BATCH_ROWS or size >= BATCH_BYTES:
                 yield pa.concat_batches(waiting)
-                waiting = []
+                waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.concat_batches(waiting)
 
@@ -147,9 +146,9 @@ def _clusters(
 
 def _mark_duplicates(source_path: str, step_path: str, index: int) -> Output:
     start, end = _read(step_path, "cluster_starts", 0)["start"].slice(index, 2).to_pylist()
-    clusters = _read(step_path, "clusters", 0).slice(start, end - start)
+    clusters = _read(step_path, "clusters", 0).slice(start, end - start).combine_chunks()
     return split(
-        [dedupe_text.mark(batch, clusters) for batch in read_batches(source_path, "documents", index)]
+        [dedupe_text.mark(batch, clusters) for batch in _larger_batches(source_path, range(index, index + 1))]
     )
 
 

@@ -67,14 +67,9 @@ def signatures(
     if textless.any():
         by_media = shingles.minhash(pictures, picture_offsets, spec.num_permutations, spec.seed)
         signed[textless] = by_media[textless]
-    contents = [
-        _content_hash(hashes[start:end], shown, lost)
-        for start, end, shown, lost in zip(offsets[:-1], offsets[1:], media, missing.tolist(), strict=True)
-    ]
-    takes_part = pc.fill_null(pc.starts_with(batch["drop_reason"], DUPLICATE), True).to_pylist()
     columns = [
         batch["doc_id"],
-        pa.array([c if used else None for c, used in zip(contents, takes_part, strict=True)], pa.binary(16)),
+        _contents(hashes, offsets, media, missing, batch["drop_reason"]),
         pa.array(np.diff(offsets), pa.int64()),
         pa.array(np.diff(set_offsets), pa.int32()),
         pa.array(np.diff(picture_offsets), pa.int32()),
@@ -190,11 +185,19 @@ def _cluster_of(media_clusters: pa.Table | None, media_ids: list[str | None]) ->
     return dict(zip(found["media_id"].to_pylist(), found["cluster_id"].to_pylist(), strict=True))
 
 
-def _content_hash(words: Array, media: list[str], missing: int) -> bytes | None:
-    if not len(words) and not media:
-        return None
-    shown = "\0".join([*media, str(missing)]).encode()
-    return hashlib.blake2b(words.tobytes() + shown, digest_size=16).digest()
+def _contents(
+    hashes: Array, offsets: Array, media: list[list[str]], missing: Array, drop_reason: pa.Array
+) -> pa.Array:
+    """Return the hash of each document's words and media; null where it takes no part."""
+    contents = shingles.sequence_hashes(hashes, offsets)
+    for row in np.flatnonzero([bool(shown) for shown in media] | (missing > 0)).tolist():
+        shown = "\0".join([*media[row], str(missing[row])]).encode()
+        contents[row] += np.frombuffer(hashlib.blake2b(shown, digest_size=16).digest(), "<u8")
+    takes_part = (np.diff(offsets) > 0) | np.array([bool(shown) for shown in media], bool)
+    takes_part &= pc.fill_null(pc.starts_with(drop_reason, DUPLICATE), True).to_numpy(zero_copy_only=False)
+    data = contents.astype("<u8").tobytes()
+    each = [data[start : start + 16] for start in range(0, len(data), 16)]
+    return pa.array(each, pa.binary(16), mask=~takes_part)
 
 
 def _hash32(name: str) -> int:

@@ -17,6 +17,7 @@ split into partitions and buckets changes it.
 """
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from datapipe.stages.dedupe_clusters import CLUSTERS, cluster
 from datapipe.stages.dedupe_pairs import PAIRS, pairs
@@ -33,15 +34,12 @@ def mark(batch: pa.RecordBatch, clusters: pa.Table) -> pa.RecordBatch:
 
     `clusters` (`CLUSTERS`) must hold those of the batch that have duplicates and may hold others.
     """
-    found = {row["doc_id"]: row for row in clusters.drop_columns(["reference"]).to_pylist()}
-    alone = {"cluster_id": None, "cluster_size": 1, "duplicate": None}
-    rows = [found.get(doc_id, alone) for doc_id in batch["doc_id"].to_pylist()]
-    reasons = [
-        old or (DUPLICATE + row["duplicate"] if row["duplicate"] else None)
-        for old, row in zip(batch["drop_reason"].to_pylist(), rows, strict=True)
-    ]
+    place = pc.index_in(batch["doc_id"].cast(pa.large_string()), value_set=clusters["doc_id"])
+    kind = clusters["duplicate"].combine_chunks().take(place)
+    reason = pc.binary_join_element_wise(pa.scalar(DUPLICATE), kind, "")
+    size = clusters["cluster_size"].combine_chunks().take(place)
     columns = {name: batch[name] for name in document.SCHEMA.names}
-    columns["cluster_id"] = pa.array([row["cluster_id"] for row in rows], pa.string())
-    columns["cluster_size"] = pa.array([row["cluster_size"] for row in rows], pa.int32())
-    columns["drop_reason"] = pa.array(reasons, pa.string())
+    columns["cluster_id"] = clusters["cluster_id"].combine_chunks().take(place).cast(pa.string())
+    columns["cluster_size"] = pc.fill_null(size, 1)
+    columns["drop_reason"] = pc.coalesce(batch["drop_reason"], reason)
     return pa.record_batch(list(columns.values()), schema=document.SCHEMA)

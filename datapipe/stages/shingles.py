@@ -64,9 +64,30 @@ def shingle_sets(hashes: Array, offsets: Array, size: int) -> tuple[Array, Array
     for short in np.flatnonzero((num_words > 0) & (num_words < size)):
         start, end = offsets[short], offsets[short + 1]
         combined[start] = (hashes[start:end] * multipliers[: end - start]).sum(dtype=np.uint64)
-    num_shingles = np.where(num_words > 0, np.maximum(num_words - size + 1, 1), 0)
-    chosen = _mixed(combined[ranges(offsets[:-1], num_shingles)]) >> np.uint64(32)
-    return unique_in_groups(np.repeat(np.arange(len(num_words)), num_shingles), chosen, len(num_words))
+    # The last words of a document start no shingle, but for the first word of a short one.
+    num_rest = np.where(num_words > 0, np.minimum(size, num_words) - 1, 0)
+    starts_one = np.ones(len(hashes), bool)
+    starts_one[ranges(offsets[1:] - num_rest, num_rest)] = False
+    chosen = _mixed(combined[starts_one]) >> np.uint64(32)
+    return unique_in_groups(
+        np.repeat(np.arange(len(num_words)), num_words - num_rest), chosen, len(num_words)
+    )
+
+
+def sequence_hashes(hashes: Array, offsets: Array) -> Array:
+    """Return a hash of the words of each document in their order, (documents, 2) uint64: 128 bits."""
+    result = np.zeros((len(offsets) - 1, 2), np.uint64)
+    num_words = np.diff(offsets)
+    filled = np.flatnonzero(num_words)
+    if len(filled):
+        length = 1 << (len(hashes) - 1).bit_length()  # few different lengths, so that they are kept
+        for half in range(2):
+            powers, inverses = _powers(f"word {half}", length)
+            sums = np.add.reduceat(hashes * powers[: len(hashes)], offsets[filled])
+            result[filled, half] = _mixed(
+                sums * inverses[offsets[filled]] + num_words[filled].astype(np.uint64)
+            )
+    return result
 
 
 def unique_in_groups(groups: Array, values: Array, num_groups: int) -> tuple[Array, Array]:
@@ -79,15 +100,15 @@ def unique_in_groups(groups: Array, values: Array, num_groups: int) -> tuple[Arr
 
 
 def minhash(values: Array, offsets: Array, num_permutations: int, seed: int) -> Array:
-    """Return the MinHash signature of each set of uint32, (sets, num_permutations); an empty set's is all ones.
-    """
+    """Return the MinHash signature of each set, (sets, num_permutations) uint32; all ones of an empty one."""
     result = np.full((num_permutations, len(offsets) - 1), 2**32 - 1, np.uint32)
     filled = np.flatnonzero(np.diff(offsets))
     if len(filled):
         starts, permuted = offsets[filled], np.empty_like(values)
         smallest = np.empty(len(filled), np.uint32)
-        for number, multiplier in enumerate(_odd_numbers(f"minhash {seed}", num_permutations)):
-            np.multiply(values, multiplier.astype(np.uint32), out=permuted)
+        multipliers = _odd_numbers(f"minhash {seed}", num_permutations).astype(np.uint32)
+        for number, multiplier in enumerate(multipliers):
+            np.multiply(values, multiplier, out=permuted)
             result[number, filled] = np.minimum.reduceat(permuted, starts, out=smallest)
     return np.ascontiguousarray(result.T)
 
@@ -134,21 +155,20 @@ def _word_hashes_of_chunk(texts: Sequence[str]) -> tuple[Array, Array]:
     """Return the hashes of the words of these texts, and how many words each has."""
     joined = "\n".join(texts)
     if joined.isascii():
-        joined = joined.lower()
+        codes, starts = _ascii_letters(joined)
     else:
         texts = [_folded(text) for text in texts]
-        joined = "\n".join(texts)
-    codes = np.frombuffer(joined.encode("utf-32-le"), np.uint32)
+        codes, starts = _letters("\n".join(texts))
     ends = np.cumsum([len(text) + 1 for text in texts])
-    starts, in_word = _word_starts(codes)
     counts = np.diff(np.searchsorted(starts, ends), prepend=0)
     if not len(starts):
         return np.zeros(0, np.uint64), counts
-    powers, inverses = _powers(max(len(codes), CHUNK_CHARACTERS))
-    terms = codes.astype(np.uint64) * powers[: len(codes)]
-    np.multiply(terms, in_word, out=terms)
-    sums = np.cumsum(terms)
-    before = sums[starts] - terms[starts]
+    powers, inverses = _powers("letter", max(len(codes), CHUNK_CHARACTERS))
+    sums = np.zeros(len(codes) + 1, np.uint64)
+    terms = codes.astype(np.uint64)
+    terms *= powers[: len(codes)]
+    np.cumsum(terms, out=sums[1:])
+    before = sums[starts]
     after = np.append(before[1:], sums[-1])
     return _mixed((after - before) * inverses[starts]), counts
 
@@ -157,14 +177,30 @@ def _folded(text: str) -> str:
     return text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
 
 
-def _word_starts(codes: Array) -> tuple[Array, Array]:
-    """Return where words start, and which characters belong to one."""
+def _ascii_letters(text: str) -> tuple[Array, Array]:
+    """Return the code point of each letter of a word, 0 for other characters; and where words start."""
+    codes = np.frombuffer(text.encode().translate(_ascii_table()), np.uint8)
+    inside = codes != 0
+    starts = inside.copy()
+    np.greater(inside[1:], inside[:-1], out=starts[1:])
+    return codes, np.flatnonzero(starts)
+
+
+@functools.cache
+def _ascii_table() -> bytes:
+    """What each ASCII character becomes: a letter in lower case, or 0."""
+    return bytes(ord(chr(code).lower()) if code < 128 and words(chr(code)) else 0 for code in range(256))
+
+
+def _letters(text: str) -> tuple[Array, Array]:
+    """The same for folded text of any script, where characters may be words by themselves."""
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     classes = _classes(codes)
     letters = classes == _LETTER
-    starts = letters.copy()
-    starts[1:] &= ~letters[:-1]
-    singles = classes == _WORD
-    return np.flatnonzero(starts | singles), letters | singles
+    starts = classes == _WORD
+    starts |= letters
+    starts[1:] &= ~(letters[1:] & letters[:-1])
+    return codes * (classes != _NONE), np.flatnonzero(starts)
 
 
 def _classes(codes: Array) -> Array:
@@ -202,10 +238,10 @@ def _odd_numbers(name: str, count: int) -> Array:
     return np.frombuffer(drawn, "<u8").astype(np.uint64) | np.uint64(1)
 
 
-@functools.lru_cache(maxsize=2)
-def _powers(length: int) -> tuple[Array, Array]:
-    """Return the powers 0 to length - 1, modulo 2^64, of the polynomial's base and of its inverse."""
-    base = int(_odd_numbers("letter", 1)[0])
+@functools.lru_cache(maxsize=8)
+def _powers(name: str, length: int) -> tuple[Array, Array]:
+    """Return the powers 0 to length - 1, modulo 2^64, of an odd number of this name and of its inverse."""
+    base = int(_odd_numbers(name, 1)[0])
     result = []
     for factor in (base, pow(base, -1, 2**64)):
         powers = np.full(length, factor, np.uint64)

@@ -27,10 +27,10 @@ from typing import Any
 
 from schemas import shard
 from tests.bench import dedupe_corpus, report
-from tests.bench.dedupe_contestants import CACHE, PEERS, Result
+from tests.bench.dedupe_contestants import CACHE, PEERS, WATCH, Result
 from tests.bench.dedupe_corpus import Corpus
 
-ROWS_PER_PARTITION, ROWS_WHEN_SMALL, ROWS_WHEN_SHUFFLED = 2500, 64, 777
+ROWS_PER_PARTITION, ROWS_WHEN_SMALL, ROWS_WHEN_SHUFFLED = 2000, 64, 777
 GROWTH = 8
 NUM_ROUNDS, NUM_SLOW_ROUNDS = 5, 2
 SLOW = ("datasketch",)
@@ -55,7 +55,9 @@ def main(num_documents: int, with_datatrove: bool) -> None:
         f"shuffled, {ROWS_WHEN_SHUFFLED} a partition": in_process("engine", shuffled, "2"),
         f"{ROWS_WHEN_SMALL} a partition": in_process("engine", small, "2"),
     }
-    grown = in_process("engine", steps(dedupe_corpus.corpus(GROWTH * num_documents, CACHE))[0], "2")
+    large = steps(dedupe_corpus.corpus(GROWTH * num_documents, CACHE))[0]
+    grown = in_process("engine", large, "2")
+    grown.peak_bytes = in_process("engine", large, "2", environment={WATCH: "1"}).peak_bytes
     rows = [
         *speeds(corpus, runs, others[f"{ROWS_WHEN_SMALL} a partition"]),
         *(
@@ -91,7 +93,9 @@ def steps(corpus: Corpus) -> tuple[str, str, str]:
 
 
 def in_turns(whole: str, num_documents: int) -> dict[str, list[Result]]:
-    """Run all contestants, every second round in reverse order; those that take minutes less often."""
+    """Run all contestants, every second round in reverse order, those that take minutes less often; and once
+    more each to see its memory.
+    """
     contestants = {
         "ours": ("engine", whole, "2"),
         "ours, one process": ("pure", whole),
@@ -102,13 +106,18 @@ def in_turns(whole: str, num_documents: int) -> dict[str, list[Result]]:
         for name in contestants if number % 2 else reversed(contestants):
             if number < NUM_SLOW_ROUNDS or name not in SLOW:
                 runs[name].append(in_process(*contestants[name]))
+    for name, arguments in contestants.items():
+        watched = in_process(*arguments, environment={WATCH: "1"})
+        for run in runs[name]:
+            run.peak_bytes = watched.peak_bytes
     return runs
 
 
-def in_process(*arguments: str) -> Result:
+def in_process(*arguments: str, environment: dict[str, str] | None = None) -> Result:
     """Run one contestant in a process of its own."""
     command = [sys.executable, "-m", "tests.bench.dedupe_contestants", *arguments]
-    return _parsed(subprocess.run(command, capture_output=True, text=True, check=False))
+    whole = os.environ | (environment or {})
+    return _parsed(subprocess.run(command, capture_output=True, text=True, env=whole, check=False))
 
 
 def run_datatrove(num_documents: int) -> Result | str:
@@ -201,19 +210,15 @@ def speeds(corpus: Corpus, runs: dict[str, list[Result]], small: Result) -> list
         for peer in runs
         if not peer.startswith("ours")
     ]
-    for work, ours in (
-        ("one process, memory to memory", speed["ours, one process"]),
-        (f"2 Ray workers, partitions of {ROWS_WHEN_SMALL}", count / small.seconds),
+    by_cpu = {name: count / statistics.median(run.cpu_seconds for run in each) for name, each in runs.items()}
+    for work, ours, unit, peers in (
+        ("one process, memory to memory", speed["ours, one process"], "documents/s", speed),
+        (f"2 Ray workers, partitions of {ROWS_WHEN_SMALL}", count / small.seconds, "documents/s", speed),
+        ("2 Ray workers, processor time", by_cpu["ours"], "documents/CPU s", by_cpu),
+        ("one process, processor time", by_cpu["ours, one process"], "documents/CPU s", by_cpu),
     ):
-        rows.append(
-            report.row(
-                f"{count:,} texts, {work}",
-                ours,
-                "documents/s",
-                peer=speed["rensa loop"],
-                peer_name="rensa loop",
-            )
-        )
+        peer = peers["rensa loop"]
+        rows.append(report.row(f"{count:,} texts, {work}", ours, unit, peer=peer, peer_name="rensa loop"))
     return rows
 
 
@@ -272,7 +277,7 @@ def same_set(runs: dict[str, list[Result]], others: dict[str, Result]) -> Row:
 
 def memory_and_growth(corpus: Corpus, runs: dict[str, list[Result]], grown: Result) -> list[Row]:
     count = len(corpus.texts)
-    peak = {name: statistics.median(run.peak_bytes for run in each) / 1e6 for name, each in runs.items()}
+    peak = {name: each[0].peak_bytes / 1e6 for name, each in runs.items()}
     speed = count / statistics.median(run.seconds for run in runs["ours"])
     return [
         report.row(

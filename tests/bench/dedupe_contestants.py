@@ -35,6 +35,7 @@ from tests.bench import dedupe_corpus
 
 CACHE = Path("~/.cache/omniloom/bench").expanduser()
 SPEC = DedupeTextSpec()
+WATCH = "OMNILOOM_BENCH_WATCH_MEMORY"
 NUM_PERMUTATIONS, NUM_BANDS, SHINGLE_WORDS = 128, 16, 5
 
 Hits = dict[int, list[int]]  # for each text, those before it that are called similar
@@ -45,6 +46,7 @@ class Result:
     """What one contestant did: its time, its memory, and either the pairs it found or what it kept."""
 
     seconds: float
+    cpu_seconds: float
     peak_bytes: int
     hits: Hits | None = None
     kept: list[int] | None = None
@@ -118,8 +120,9 @@ PEERS: dict[str, Callable[[list[str]], Hits]] = {
 
 def run_peer(name: str, corpus: dedupe_corpus.Corpus) -> Result:
     hits: list[Hits] = []
-    seconds, peak = measured(lambda: hits.append(PEERS[name](corpus.texts)))
-    return Result(seconds, peak, hits=hits[0])
+    PEERS[name](corpus.texts[:10])  # so that it is imported
+    spent = measured(lambda: hits.append(PEERS[name](corpus.texts)))
+    return Result(*spent, hits=hits[0])
 
 
 def run_ours(corpus_step: Path, num_workers: int) -> Result:
@@ -127,30 +130,31 @@ def run_ours(corpus_step: Path, num_workers: int) -> Result:
     start = time.perf_counter()
     os.environ |= {"RAY_worker_niceness": "0"}
     with Engine(num_workers, show_progress=False) as engine, tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        small = Path(folder) / "small" / "clean-small"
+        small = Path(folder) / "clean-small"
         dedupe_corpus.write_step(["a text"] * num_workers, list(range(num_workers)), 1, small)
-        warm_up(engine, num_workers)
-        dedupe(engine, small)
+        warm_up(engine, num_workers, small)
+        shutil.rmtree(Path(dedupe(engine, small)).parent)
         ready = time.perf_counter() - start
         root: list[str] = []
-        seconds, peak = measured(lambda: root.append(dedupe(engine, corpus_step)))
-        result = Result(seconds, peak, notes={"Ray start and warm-up s": round(ready, 1)})
+        spent = measured(lambda: root.append(dedupe(engine, corpus_step)))
+        result = Result(*spent, notes={"Ray start and warm-up s": round(ready, 1)})
         tables = [pa.ipc.open_file(path).read_all() for path in sorted(Path(root[0]).glob("d*-*.arrow"))]
         collect(result, pa.concat_tables(tables))
         shutil.rmtree(Path(root[0]).parent)
     return result
 
 
-def warm_up(engine: Engine, num_workers: int) -> None:
-    """Wait until every worker has imported what the step needs."""
+def warm_up(engine: Engine, num_workers: int, small: Path) -> None:
+    """Let every worker load what the step needs."""
     import ray
 
     engine.start()
-    ray.get([ray.remote(num_cpus=1)(_imported).remote() for _ in range(num_workers)])
+    ray.get([ray.remote(num_cpus=1)(_loaded).remote(small) for _ in range(num_workers)])
 
 
-def _imported() -> str:
-    time.sleep(1)  # long enough that no worker takes two
+def _loaded(small: Path) -> str:
+    pure(small)
+    time.sleep(2)  # long enough that no worker takes two
     return dedupe_text_step.__name__
 
 
@@ -165,29 +169,30 @@ def dedupe(engine: Engine, corpus_step: Path) -> str:
         done.append(step.path)
 
     state = RunState(engine, root, {"clean": corpus_step.name}, commit)
-    dedupe_text_step(state, PrepareJob.model_construct(dedupe_text=SPEC), "clean")
+    job = PrepareJob.model_construct(dedupe_text=SPEC)  # type: ignore[call-arg]  # the step reads no other field
+    dedupe_text_step(state, job, "clean")
     return done[0]
 
 
 def run_pure(corpus_step: Path) -> Result:
-    """Run the same functions in this process, without Ray, nothing written."""
     found: list[pa.Table] = []
-
-    def work() -> None:
-        tables = [shard.read_table(str(path)) for path in sorted(corpus_step.glob("documents-*.arrow"))]
-        signed = []
-        for table in tables:
-            batches = table.combine_chunks().to_batches(max_chunksize=256)
-            signed.append(pa.Table.from_batches([dedupe_text.signatures(batch, SPEC) for batch in batches]))
-        keys = [dedupe_text.keys(table, SPEC, 1) for table in signed]
-        clusters = dedupe_text.cluster(dedupe_text.pairs(keys, signed, SPEC), signed, SPEC)
-        whole = pa.concat_tables(tables).combine_chunks().to_batches()[0]
-        found.append(pa.table(dedupe_text.mark(whole, clusters)))
-
-    seconds, peak = measured(work)
-    result = Result(seconds, peak)
+    result = Result(*measured(lambda: found.append(pure(corpus_step))))
     collect(result, found[0])
     return result
+
+
+def pure(corpus_step: Path) -> pa.Table:
+    """Run the same functions in this process, without Ray, nothing written."""
+    tables = [shard.read_table(str(path)) for path in sorted(corpus_step.glob("documents-*.arrow"))]
+    signed = []
+    for table in tables:
+        batches = table.combine_chunks().to_batches(max_chunksize=256)
+        signed.append(pa.Table.from_batches([dedupe_text.signatures(batch, SPEC) for batch in batches]))
+    keys = [dedupe_text.keys(table, SPEC, 1) for table in signed]
+    clusters = dedupe_text.cluster(dedupe_text.pairs(keys, signed, SPEC), signed, SPEC).combine_chunks()
+    return pa.Table.from_batches(
+        [dedupe_text.mark(batch, clusters) for table in tables for batch in table.to_batches()]
+    )
 
 
 def collect(result: Result, documents: pa.Table) -> None:
@@ -198,23 +203,37 @@ def collect(result: Result, documents: pa.Table) -> None:
     result.cluster_of = {int(r["uri"]): number[r["cluster_id"]] for r in rows if r["cluster_id"]}
 
 
-def measured(work: Callable[[], Any]) -> tuple[float, int]:
-    """Return the seconds of some work, and the peak memory above that before it, children included."""
+def measured(work: Callable[[], Any]) -> tuple[float, float, int]:
+    """Return the seconds of some work, those of the processors, and the peak memory above that before it.
+
+    Children are included. Memory is looked at only where `WATCH` is set, since that takes time.
+    """
     peak, done, before = 0, threading.Event(), tree_bytes()
 
     def watch() -> None:
         nonlocal peak
-        while not done.wait(0.1):
+        while not done.wait(0.05):
             peak = max(peak, tree_bytes())
 
     watcher = threading.Thread(target=watch)
-    watcher.start()
-    start = time.perf_counter()
+    if WATCH in os.environ:
+        watcher.start()
+    start, cpu_start = time.perf_counter(), tree_cpu_seconds()
     work()
-    seconds = time.perf_counter() - start
+    seconds, cpu_seconds = time.perf_counter() - start, tree_cpu_seconds() - cpu_start
     done.set()
-    watcher.join()
-    return seconds, max(peak, tree_bytes()) - before
+    if watcher.ident:
+        watcher.join()
+    return seconds, cpu_seconds, max(peak, tree_bytes()) - before
+
+
+def tree_cpu_seconds() -> float:
+    """Return the processor time this process and those it started have taken."""
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            total += sum(process.cpu_times()[:2])
+    return total
 
 
 def tree_bytes() -> int:

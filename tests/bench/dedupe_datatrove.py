@@ -8,6 +8,7 @@ it). Reads `{"texts": [...]}` from a JSON file, prints one line of JSON: seconds
 
 import gzip
 import json
+import os
 import sys
 import threading
 import time
@@ -97,12 +98,17 @@ def main() -> None:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), sum(os.times()[:4])
     dedupe(folder, num_workers)
-    seconds = time.perf_counter() - start
+    seconds, cpu_seconds = time.perf_counter() - start, sum(os.times()[:4]) - cpu_start
     done.set()
     watcher.join()
-    result = {"seconds": seconds, "peak_bytes": peak - before, "kept": read_kept(folder)}
+    result = {
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "peak_bytes": peak - before,
+        "kept": read_kept(folder),
+    }
     print("RESULT " + json.dumps(result))
 
 
