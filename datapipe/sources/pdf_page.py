@@ -144,6 +144,9 @@ class _Reading:
         figures = pdf_figures.figures(self.objects, words, [t.box for t in ruled], self.frame)
         is_scan = not words and not ruled and self.covered(figures) >= SCAN_FRAC
         is_ocr = False
+        if not words and not ruled and not figures and self.objects.paths:  # a logo, letters that are drawn
+            box = Box(0.0, 0.0, self.frame.width, self.frame.height)
+            figures = [Figure(box, None, (), frozenset())]
         if is_scan or (self.unusable and not words):
             figures = self.page_picture(figures)
             is_ocr = self.may_ocr and ocr.is_available()

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import pypdfium2 as pdfium
 import pypdfium2.raw as pdfium_c
-from PIL import Image, ImageOps
+from PIL import Image, ImageChops, ImageOps
 
 from datapipe.sources.pdf_geometry import Box, Frame
 from datapipe.sources.pdf_objects import Placed
@@ -87,9 +87,11 @@ def key(placed: Placed, frame: Frame) -> Hashable:
 
 
 def region(page: pdfium.PdfPage, frame: Frame, box: Box, resolution: float) -> File | None:
-    """Return a part of the page as a PNG; None where it has no size."""
+    """Return a part of the page as a PNG; None where it has no size, or is white all over."""
     pixels = render(page, frame, box, resolution)
-    return None if pixels is None else File(png(pixels), "image/png")
+    if pixels is None or not ImageChops.invert(pixels).getbbox():
+        return None
+    return File(png(pixels), "image/png")
 
 
 def render(page: pdfium.PdfPage, frame: Frame, box: Box, resolution: float) -> Image.Image | None:

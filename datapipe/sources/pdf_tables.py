@@ -29,6 +29,8 @@ _PROSE_FRAC = 0.4  # of the rows beside a gutter that are lines of prose, where 
 _PROSE_FILL = 0.7  # of its column that a line of prose fills
 _MAX_TERM_WORDS = 3.0  # mean words of a term whose explanation stands beside it
 _MAX_MATH_FRAC = 0.2  # of the characters; the gaps between more are those of a formula
+_ALL_FRAC = 0.95  # of the rows of one side that have words on the other
+_MIN_COLUMN_ROWS = 4  # of short lines beside a column of prose
 _RULED_FRAC = 0.1  # ruled lines to a row that cross the gap between cells
 _ALIGNED_FRAC = 0.7  # of the rows of a table that have words on both sides of a gap
 
@@ -164,6 +166,7 @@ class _Side:
 
     num_rows: int
     num_prose: int  # rows that look like lines of prose
+    num_both: int  # rows with words on the other side too
     is_label: bool  # bullets or numbers of list items
     is_code: bool  # of fonts of one width, where gaps are indentation
     math_frac: float  # of the characters that are in fonts for formulas
@@ -188,9 +191,11 @@ def aligned(
             continue
         if left.is_leader or right.is_leader or (is_contents and right.is_number):
             continue
-        if left.is_label or (left.is_code and right.is_code and not (left.is_prose and right.is_prose)):
+        if (left.is_label and left.num_both >= _ALL_FRAC * left.num_rows) or (
+            left.is_code and right.is_code and not (left.is_prose and right.is_prose)
+        ):
             continue
-        is_column = left.is_prose and right.is_prose and not _is_ruled(all_rows, gutter, rules)
+        is_column = _parts_columns(left, right) and not _is_ruled(all_rows, gutter, rules)
         (columns if is_column else cells).append(gutter)
     tables = []
     for band in _bands(cells, columns):
@@ -200,6 +205,13 @@ def aligned(
         else:
             tables.append(table)
     return tables, columns
+
+
+def _parts_columns(left: _Side, right: _Side) -> bool:
+    """Return whether two sides are columns of text: both are prose, or one that explains no terms is."""
+    if left.is_prose:
+        return right.is_prose or right.num_rows >= _MIN_COLUMN_ROWS
+    return right.is_prose and left.num_both < _ALL_FRAC * left.num_rows and left.num_rows >= _MIN_COLUMN_ROWS
 
 
 def _is_ruled(all_rows: Sequence[Row], gutter: Gutter, rules: Sequence[Box]) -> bool:
@@ -214,6 +226,7 @@ def _sides(all_rows: Sequence[Row], gutter: Gutter, gutters: Sequence[Gutter]) -
     """Return what stands left and right of a gutter, up to the next ones."""
     lefts: list[list[Word]] = []
     rights: list[list[Word]] = []
+    num_both = 0
     for number in range(gutter.first, gutter.last + 1):
         others = [g for g in gutters if g is not gutter and g.first <= number <= g.last]
         low = max((g.x0 for g in others if g.x1 <= gutter.x0), default=float("-inf"))
@@ -221,16 +234,17 @@ def _sides(all_rows: Sequence[Row], gutter: Gutter, gutters: Sequence[Gutter]) -
         words = all_rows[number].words
         left = [w for w in words if low <= w.x0 and w.x1 <= gutter.x0 + 1]
         right = [w for w in words if w.x0 >= gutter.x1 - 1 and w.x1 <= high]
+        num_both += bool(left and right)
         if left:
             lefts.append(left)
         if right:
             rights.append(right)
-    return _side(lefts), _side(rights)
+    return _side(lefts, num_both), _side(rights, num_both)
 
 
-def _side(parts: Sequence[Sequence[Word]]) -> _Side:
+def _side(parts: Sequence[Sequence[Word]], num_both: int) -> _Side:
     if not parts:
-        return _Side(0, 0, False, False, 0.0, False, False)
+        return _Side(0, 0, 0, False, False, 0.0, False, False)
     widths = [max(w.x1 for w in part) - min(w.x0 for w in part) for part in parts]
     usual = sorted(widths)[9 * len(widths) // 10]
     length = sum(len(w.text) for part in parts for w in part)
@@ -240,6 +254,7 @@ def _side(parts: Sequence[Sequence[Word]]) -> _Side:
             width >= _PROSE_FILL * usual and _num_words(part) >= _PROSE_WORDS
             for part, width in zip(parts, widths, strict=True)
         ),
+        num_both,
         sum(bool(LABEL.fullmatch(joined(list(part)))) for part in parts) >= 0.8 * len(parts),
         all(w.style.mono for part in parts for w in part),
         sum(len(w.text) for part in parts for w in part if w.style.math) / length,
