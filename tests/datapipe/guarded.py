@@ -110,3 +110,16 @@ def faulty_stream(function: Any, *arguments: Any) -> Iterator[Any]:
         yield from function(*arguments)
     finally:
         warc._read = read
+
+
+def in_a_worker(number: int) -> Any:
+    """Use the guard in a worker of Ray; a task for its engine."""
+    del number
+    from datapipe import guard
+    from datapipe.on_ray import Output
+
+    shared = guard.shared(2.0, 1 << 29)
+    calls = [("2",), ("segfault",), ("loop in C",), ("4",)]
+    values = [v if isinstance(v, str) else v.error_class for v in shared.each(misbehave, calls)]
+    (child,) = shared.each(process_id, [()])
+    return Output(metrics={"values": values, "worker": os.getpid(), "child": child})

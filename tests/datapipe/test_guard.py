@@ -70,7 +70,7 @@ def test_what_takes_too_long_is_given_up(hasty: Guard, how: str) -> None:
 
 
 def test_several_lost_calls_in_a_batch_are_each_told(hasty: Guard) -> None:
-    calls = [("segfault",), ("a",), ("abort",), ("loop",), ("b",), ("error",), ("exit",)]
+    calls = [("segfault",), ("a",), ("abort",), ("loop in C",), ("b",), ("error",), ("exit",)]
     found = [v if isinstance(v, str) else v.error_class for v in hasty.each(guarded.misbehave, calls)]
     assert found == [
         *("DecoderCrashed", "a", "DecoderCrashed", "TimeLimitExceeded", "b", "ValueError", "DecoderCrashed")
@@ -103,7 +103,7 @@ def test_the_time_limit_is_for_each_call_and_each_value(hasty: Guard) -> None:
     assert hasty.each(guarded.sleep, [(0.3,)] * 4) == [0.3] * 4
     assert hasty.each(guarded.sleep, [(1.2,)], time_limit_s=30) == [1.2]
     assert hasty.collect(guarded.numbers, "nap", "nap", "", first_limit_s=30) == ["nap", "nap", 2]
-    assert hasty.collect(guarded.numbers, "", "loop")[-1].error_class == "TimeLimitExceeded"
+    assert hasty.collect(guarded.numbers, "", "loop in C")[-1].error_class == "TimeLimitExceeded"
 
 
 def test_more_bytes_have_more_time_and_do_not_give_it_to_others_of_their_batch(hasty: Guard) -> None:
@@ -124,6 +124,13 @@ def test_long_bytes_go_both_ways_whole_and_in_one_copy(guard: Guard) -> None:
     held = child.memory_info().rss
     assert held < MEMORY_BYTES and guard._child is not None
     assert os.fstat(guard._child.channel.outgoing).st_size < 1 << 25  # given back
+
+
+def test_what_a_call_is_given_and_returns_is_not_what_it_allocates() -> None:
+    with Guard(60, 64 * 1024**2) as small:
+        assert small.each(guarded.length, [(bytes(100 * 1024**2),)])[0][0] == 100 * 1024**2
+        assert len(small.each(guarded.grow, [(50 * 1024**2,)])[0]["data"]) == 50 * 1024**2
+        assert small.each(guarded.grow, [(70 * 1024**2,)])[0].error_class == "MemoryLimitExceeded"
 
 
 def test_a_child_that_leaks_is_replaced(guard: Guard) -> None:
@@ -238,3 +245,23 @@ def test_the_shared_guard_is_one_for_the_same_limits() -> None:
     first = guards.shared(30, MEMORY_BYTES)
     assert guards.shared(30, MEMORY_BYTES) is first
     assert guards.shared(31, MEMORY_BYTES) is not first
+
+
+@pytest.mark.slow
+def test_workers_of_ray_have_a_child_each_which_ends_with_them(tmp_path: Path) -> None:
+    from datapipe.on_ray import Engine
+    from tests.datapipe import ray_tasks
+
+    with Engine(2, show_progress=False) as engine:
+        step = ray_tasks.step(str(tmp_path))
+        records = engine.run_phase(step, guarded.in_a_worker, range(6))
+        found = [record["metrics"] for record in records]
+        assert all(one["values"] == ["2", "DecoderCrashed", "TimeLimitExceeded", "4"] for one in found)
+        workers = {one["worker"]: one["child"] for one in found}
+        assert len(set(workers.values())) == len(workers)
+        killed = psutil.Process(next(iter(workers)))
+        child = psutil.Process(workers[killed.pid])
+        killed.kill()
+        child.wait(30)
+    for pid in workers.values():
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).wait(30) is not None
