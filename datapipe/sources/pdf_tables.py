@@ -30,6 +30,7 @@ _PROSE_FILL = 0.7  # of its column that a line of prose fills
 _MAX_TERM_WORDS = 3.0  # mean words of a term whose explanation stands beside it
 _MAX_MATH_FRAC = 0.2  # of the characters; the gaps between more are those of a formula
 _ALL_FRAC = 0.95  # of the rows of one side that have words on the other
+_MISALIGNED_FRAC = 0.6  # of the rows of the shorter side; rows of a table have more on both sides
 _MIN_COLUMN_ROWS = 4  # of short lines beside a column of prose
 _RULED_FRAC = 0.1  # ruled lines to a row that cross the gap between cells
 _ALIGNED_FRAC = 0.7  # of the rows of a table that have words on both sides of a gap
@@ -208,7 +209,13 @@ def aligned(
 
 
 def _parts_columns(left: _Side, right: _Side) -> bool:
-    """Return whether two sides are columns of text: both are prose, or one that explains no terms is."""
+    """Return whether two sides are columns of text.
+
+    Both are prose, or one that explains no terms is, or their lines stand on heights of their own.
+    """
+    fewest = min(left.num_rows, right.num_rows)
+    if fewest >= _MIN_COLUMN_ROWS and left.num_both < _MISALIGNED_FRAC * fewest:
+        return True
     if left.is_prose:
         return right.is_prose or right.num_rows >= _MIN_COLUMN_ROWS
     return right.is_prose and left.num_both < _ALL_FRAC * left.num_rows and left.num_rows >= _MIN_COLUMN_ROWS
