@@ -1,8 +1,8 @@
 """Web archives (WARC 1.0 and 1.1; ISO 28500): captured pages as documents, with the pictures captured beside
 them.
 
-Owns which records are documents, how a captured body is unpacked, and the way from a URL on a page to its
-bytes. fastwarc reads the records, also gzip and Zstandard ones. How a page is read, the readers say.
+Owns which records are documents, and the way from a URL on a page to its bytes. fastwarc reads the records,
+also gzip and Zstandard ones; `sources.responses` unpacks what they hold. How a page is read, the readers say.
 
 Documents are responses with status 2xx and resources that hold HTML or PDF, and the plain text of
 `conversion` records (WET). A URL captured again is a document again, named `URL #2`. A revisit says that
@@ -19,20 +19,19 @@ import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urldefrag, urljoin
 
 import pyarrow as pa
-from fastwarc.stream_io import BrotliReader, ZstdReader
+from fastwarc.stream_io import ZstdReader
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
-from datapipe.errors import FileTooLarge, MalformedMarkup, ReadError, SourceError
-from datapipe.sources import formats
+from datapipe.errors import MalformedMarkup, ReadError, SourceError
+from datapipe.sources import formats, responses
 from datapipe.sources.items import Member, RawDocument
 from schemas import ids
 
-MAX_BODY_BYTES = 1 << 29  # when unpacked: a small response can unpack to any size
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _HEAD_BYTES = 1 << 15  # of a block: HTTP headers, and enough of the body to tell what it is
 _MAX_HOPS = 5  # from a revisit or redirection to the bytes
@@ -41,8 +40,6 @@ _NO_TYPES = ("", "application/octet-stream", "application/unknown", "unknown/unk
 _RECORDS = (
     WarcRecordType.response | WarcRecordType.resource | WarcRecordType.revisit | WarcRecordType.conversion
 )
-_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
-_CHUNK_SIZE = re.compile(rb"\s*([0-9a-fA-F]{1,8})[ \t]*(?:;[^\n]*)?\r?\n")
 _SCHEMA = pa.schema(
     [
         pa.field("offset", pa.int64(), nullable=False),  # of the record, in the file as it lies
@@ -199,7 +196,7 @@ def _row(record: WarcRecord, head: bytes) -> dict[str, Any] | None:
     url = (record.headers.get("WARC-Target-URI") or "").strip().strip("<>")
     if not url or record.headers.get("WARC-Segment-Number", "1") != "1":
         return None
-    http = _split_http(head)
+    http = responses.split(head)
     row = {
         "offset": record.stream_pos,
         "url": url,
@@ -224,24 +221,20 @@ def _joined(url: str, target: str) -> str:
         return ""
 
 
-def _format(record: WarcRecord, http: "_Http") -> str | None:
+def _format(record: WarcRecord, http: responses.Response) -> str | None:
     """Return the format of a document, None for any other body."""
-    mime = http.mime if http.status is not None else _mime(record.headers.get("Content-Type"))
+    mime = http.mime if http.status is not None else responses.mime_of(record.headers.get("Content-Type"))
     if record.record_type == WarcRecordType.conversion:
         return "text" if mime == "text/plain" else None
     if mime.startswith("application/http"):  # of the record, whose body shows no header
         mime = ""
     if mime in _NO_TYPES:
-        mime = _mime(record.headers.get("WARC-Identified-Payload-Type"))
+        mime = responses.mime_of(record.headers.get("WARC-Identified-Payload-Type"))
     if mime in _NO_TYPES:
-        body = _unpacked_start(http)
+        body = responses.unpacked_start(http)
         found = formats.of("", body) if body.strip() else None
         return found if found in _PAGE_TYPES.values() else None
     return _PAGE_TYPES.get(mime)
-
-
-def _mime(content_type: str | None) -> str:
-    return (content_type or "").partition(";")[0].strip().lower()
 
 
 def _is_one_gzip_member(file: BinaryIO) -> bool:
@@ -336,10 +329,10 @@ def _rest_after_gzip_member(file: BinaryIO) -> bytes | None:
 def _member(file: BinaryIO, archive: _Archive, row: int, name: str) -> Member:
     format, url = archive.formats[row], archive.urls[row]
     assert format is not None
-    http = _split_http(_block(file, archive.offsets[row]))
+    http = responses.split(_block(file, archive.offsets[row]))
     problem: ReadError | None = None
     try:
-        content = _unpacked(http)
+        content = responses.unpacked(http)
     except ReadError as error:  # of this document, not of the file
         content, problem = http.body, error
     return Member(
@@ -376,7 +369,7 @@ def _load(file: BinaryIO, archive: _Archive, page: int, url: str) -> bytes:
             break
         refers_to = archive.refers_to[row]
         if refers_to is None:
-            return _unpacked(_split_http(_block(file, archive.offsets[row])))
+            return responses.unpacked(responses.split(_block(file, archive.offsets[row])))
         candidates = [r for r in archive.rows.get(_key(refers_to), []) if archive.refers_to[r] is None]
         original = archive.originals.get(archive.digests[row] or "")
         row = _nearest(candidates, page) if candidates else original
@@ -393,117 +386,3 @@ def _block(file: BinaryIO, offset: int) -> bytes:
     for record in ArchiveIterator(file, parse_http=False, quirks_mode=True):
         return record.reader.read()
     raise MalformedMarkup(f"no record at byte {offset}")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Http:
-    """A response. A block without HTTP headers is a body with no status."""
-
-    status: int | None
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def mime(self) -> str:
-        return _mime(self.headers.get("content-type"))
-
-    @property
-    def charset(self) -> str | None:
-        found = _CHARSET.search(self.headers.get("content-type", ""))
-        return found[1] if found else None
-
-
-def _split_http(block: bytes) -> _Http:
-    if not block.startswith(b"HTTP/"):
-        return _Http(None, {}, block)
-    end = re.search(rb"\r?\n\r?\n", block)
-    head, body = (block[: end.start()], block[end.end() :]) if end else (block, b"")
-    first, *lines = head.decode("latin-1").splitlines()
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        headers.setdefault(name.strip().lower(), value.strip())
-    status = first.split()[1:2]
-    return _Http(int(status[0]) if status and status[0].isdigit() else 200, headers, body)
-
-
-def _unpacked(http: _Http) -> bytes:
-    """Return a body without its transfer and content encodings.
-
-    Many archives hold bodies that were unpacked when they were captured, under headers that still name the
-    encoding; so a body that does not look packed is taken as it is.
-
-    Raises:
-        FileTooLarge: it unpacks to more than `MAX_BODY_BYTES`.
-        MalformedMarkup: it is packed and damaged.
-    """
-    body = http.body
-    if "chunked" in http.headers.get("transfer-encoding", "").lower():
-        body = _dechunked(body)
-    for encoding in reversed(re.split(r"[\s,]+", http.headers.get("content-encoding", "").lower())):
-        body = _decoded(body, encoding)
-    return body
-
-
-def _dechunked(body: bytes) -> bytes:
-    """Return a chunked body in one piece (RFC 9112, section 7.1); unchanged if it is not chunked."""
-    pieces, at = list[bytes](), 0
-    while (size := _CHUNK_SIZE.match(body, at)) is not None:
-        length = int(size[1], 16)
-        if length == 0:
-            return b"".join(pieces)
-        pieces.append(body[size.end() : size.end() + length])
-        at = size.end() + length
-        at += 2 if body[at : at + 2] == b"\r\n" else 1
-    if pieces and at >= len(body):
-        raise MalformedMarkup("a chunked body ends early")
-    return body
-
-
-def _decoded(body: bytes, encoding: str) -> bytes:
-    try:
-        if encoding in ("gzip", "x-gzip") and body.startswith(_GZIP):
-            return _inflated(body, zlib.MAX_WBITS | 16)
-        if encoding == "deflate" and body:
-            has_header = body[0] & 0x0F == 8 and int.from_bytes(body[:2]) % 31 == 0  # RFC 1950, section 2.2
-            return _inflated(body, zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS)
-        if encoding == "br" and not _looks_like_page(body):
-            return _bounded(BrotliReader(io.BytesIO(body)).read)
-        if encoding == "zstd" and body.startswith(_ZSTD):
-            return _bounded(ZstdReader(io.BytesIO(body)).read)
-    except (OSError, zlib.error) as error:
-        raise MalformedMarkup(f"content encoding {encoding}: {error}") from error
-    return body
-
-
-def _looks_like_page(body: bytes) -> bool:
-    return body.lstrip()[:1] == b"<" or formats.of("", body[: formats.HEAD_BYTES]) is not None
-
-
-def _inflated(body: bytes, window: int) -> bytes:
-    stream = zlib.decompressobj(window)
-    unpacked = _bounded(functools.partial(stream.decompress, body))
-    if not stream.eof:
-        raise MalformedMarkup("a compressed body ends early")
-    return unpacked
-
-
-def _bounded(read: Callable[[int], bytes]) -> bytes:
-    unpacked = read(MAX_BODY_BYTES + 1)
-    if len(unpacked) > MAX_BODY_BYTES:
-        raise FileTooLarge(f"a response that unpacks to more than {MAX_BODY_BYTES} bytes")
-    return unpacked
-
-
-def _unpacked_start(http: _Http) -> bytes:
-    """Return the first bytes of a body of which only the beginning is there; empty where it stays packed."""
-    body = http.body
-    if "chunked" in http.headers.get("transfer-encoding", "").lower():
-        size = _CHUNK_SIZE.match(body)
-        body = body[size.end() : size.end() + int(size[1], 16)] if size else body
-    if body.startswith(_GZIP):
-        try:
-            body = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(body, formats.HEAD_BYTES)
-        except zlib.error:
-            return b""
-    return body[: formats.HEAD_BYTES]

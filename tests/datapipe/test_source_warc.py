@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from datapipe.errors import FileTooLarge, MalformedMarkup, SourceError
-from datapipe.sources import warc
+from datapipe.sources import responses, warc
 from datapipe.sources.items import Member
 from tests import make
 from tests.datapipe.make_warc import PAGE, brotli, chunked, gzipped, http, page, picture, record, zstd
@@ -109,7 +109,7 @@ def test_a_damaged_body_fails_its_document_and_no_other(body: bytes, headers: di
 
 
 def test_a_body_that_unpacks_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warc, "MAX_BODY_BYTES", 1 << 20)
+    monkeypatch.setattr(responses, "MAX_BODY_BYTES", 1 << 20)
     bomb, good = read(
         record(http(gzipped(bytes(1 << 22)), Content_Encoding="gzip")), page("<p>Good", PAGE + "2")
     )
