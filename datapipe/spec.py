@@ -263,7 +263,7 @@ class MaskVideoSpec(BaseModel, frozen=True, extra="forbid"):
     min_logo_s: float = Field(default=2.0, gt=0)
     """Shortest stretch of an almost empty picture, such as a logo on one colour, at either end of a video."""
     max_logo_area_frac: float = Field(default=0.15, gt=0, lt=1)
-    """Of the picture, at most, that the logo's box covers. Default: a title with lines of text covers more."""
+    """Of the picture, at most, that the logo's box covers. Default: a title with text covers more."""
 
 
 class MaskRepeatsSpec(BaseModel, frozen=True, extra="forbid"):

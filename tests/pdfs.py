@@ -141,7 +141,8 @@ def pdf(
         kids.append(
             made.add(
                 f"<< /Type /Page /Parent @PARENT@ 0 R /MediaBox [0 0 {page.width} {page.height}] "
-                f"/Contents {content} 0 R /Resources << /Font << {fonts} >> /XObject << {names} >> >> {page.entries} >>"
+                f"/Contents {content} 0 R "
+                f"/Resources << /Font << {fonts} >> /XObject << {names} >> >> {page.entries} >>"
             )
         )
     parent = made.add(f"<< /Type /Pages /Count {len(kids)} /Kids [{' '.join(f'{k} 0 R' for k in kids)}] >>")

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.guard import Guard, Unguarded
-from datapipe.sources import files, survey
+from datapipe.sources import files, responses, survey
 from datapipe.spec import IngestSpec, SourceSpec
 from datapipe.stages import ingest
 from schemas import ids
 from tests import make
 from tests.datapipe import guarded
-from tests.datapipe.make_warc import PAGE, gzipped, page, picture, record
+from tests.datapipe.make_warc import PAGE, gzipped, http, page, picture, record
 
 SPEC = IngestSpec()
 
@@ -91,7 +91,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "c/shots/1.png": make.picture(seed=61),
             "c/chats.jsonl.gz": gzipped("".join(session(n) for n in range(4)).encode()),
             "d.warc": archive(5, seed=2)[:-40],  # cut inside of its last record, a picture
-            "e.warc.gz": b"".join(map(gzipped, [page("<script>x</script>"), page("<p>Good"), page("\0\1\2" * 99)])),
+            "e.warc.gz": b"".join(
+                map(gzipped, [page("<script>x</script>"), page("<p>Good"), page("\0\1\2" * 99)])
+            ),
             "f.warc.gz": gzipped(record(b"x: y", "", "warcinfo", "application/warc-fields")),
             "z.txt": "Last of all",
         },
@@ -149,6 +151,18 @@ def test_with_and_without_a_guard_the_rows_are_the_same(corpus: Path, guard: Gua
     assert [t.documents for t in one] == [t.documents for t in other]
     assert [t.media for t in one] == [t.media for t in other]
     assert [t.quarantine for t in one] == [t.quarantine for t in other]
+
+
+def test_a_video_that_is_too_large_is_told_and_its_page_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(responses, "MAX_BODY_BYTES", 5000)
+    video = record(http(bytes(9999), "video/mp4"), "http://a.example/v.mp4")
+    shown = "<p>Words<video src=http://a.example/v.mp4></video>"
+    make.folder(tmp_path, {"a.warc": page(shown * 2) + video})
+    tables = run(tmp_path, 10, Unguarded())
+    assert [s["media_id"] for s in documents(tables)[0]["segments"]] == [None] * 4
+    assert quarantine(tables) == [("a.warc#http://a.example/v.mp4", "FileTooLarge")]
 
 
 def test_screenshots_that_a_session_names_are_no_documents_of_their_own(corpus: Path, guard: Guard) -> None:
