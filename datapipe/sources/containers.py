@@ -32,6 +32,9 @@ from schemas import ids
 _BUFFER_BYTES = 1 << 20  # one request to S3
 
 
+Loaded = tuple[str, bytes | None] | Failure
+
+
 @dataclasses.dataclass(frozen=True)
 class Container:
     """A container file, where it lies, and what a survey found to reach its documents."""
@@ -54,10 +57,12 @@ class Head:
 
 @dataclasses.dataclass(frozen=True)
 class Body:
-    """A document that was read, and of what it names the content ids, with bytes where they come first."""
+    """A document that was read, and of what it names the content ids, with bytes where they come first; or
+    why they are not to be had, though they are there.
+    """
 
     document: RawDocument
-    loaded: dict[str, tuple[str, bytes | None]]
+    loaded: dict[str, Loaded]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +99,18 @@ def read(
         except Exception as error:  # the border of one bad document: the others go on
             yield Failure.of(error)
             continue
-        fresh = {found: data for found, data in loaded.values() if found not in sent}
-        sent |= fresh.keys()
-        # Bytes that several names share are sent once, with the first of them.
-        yield Body(document, {name: (found, fresh.pop(found, None)) for name, (found, _) in loaded.items()})
+        yield Body(document, {name: _once(found, sent) for name, found in loaded.items()})
     yield End()
+
+
+def _once(found: Loaded, sent: set[str]) -> Loaded:
+    """Return a content id, with the bytes where they were not sent before."""
+    if isinstance(found, Failure):
+        return found
+    content_id, data = found
+    is_new = content_id not in sent
+    sent.add(content_id)
+    return content_id, data if is_new else None
 
 
 def links(container: Container, max_bytes: int) -> list[str]:
@@ -134,12 +146,16 @@ def caption_names(video: Item, following: Item | None, lang: str | None) -> list
     return names_beside(video.href or "", lang)
 
 
-def _loaded(member: Member, document: RawDocument) -> dict[str, tuple[str, bytes]]:
-    found = {}
+def _loaded(member: Member, document: RawDocument) -> dict[str, Loaded]:
+    found: dict[str, Loaded] = {}
     for name in linked(document.items, document.lang):
-        with contextlib.suppress(SourceError):  # it is not in the container
+        try:
             data = member.load(name)
             found[name] = ids.content_id(data), data
+        except SourceError:  # it is not in the container
+            continue
+        except FileTooLarge as error:  # which leaves a good document
+            found[name] = Failure.of(error)
     return found
 
 

@@ -30,7 +30,7 @@ class Input:
     document: RawDocument | None = None
     failure: Failure | None = None
     folder: str = ""
-    loaded: dict[str, tuple[str, bytes | None]] = dataclasses.field(default_factory=dict)
+    loaded: dict[str, containers.Loaded] = dataclasses.field(default_factory=dict)
 
     def settle(self, outcome: RawDocument | Failure) -> None:
         """Note what reading it came to."""

@@ -27,7 +27,7 @@ import pyarrow as pa
 from fastwarc.stream_io import ZstdReader
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
-from datapipe.errors import MalformedMarkup, ReadError, SourceError
+from datapipe.errors import FileTooLarge, MalformedMarkup, ReadError, SourceError
 from datapipe.sources import formats, responses
 from datapipe.sources.items import Member, RawDocument
 from schemas import ids
@@ -329,9 +329,10 @@ def _rest_after_gzip_member(file: BinaryIO) -> bytes | None:
 def _member(file: BinaryIO, archive: _Archive, row: int, name: str) -> Member:
     format, url = archive.formats[row], archive.urls[row]
     assert format is not None
-    http = responses.split(_block(file, archive.offsets[row]))
+    http = responses.Response(None, {}, b"")
     problem: ReadError | None = None
     try:
+        http = responses.split(_block(file, archive.offsets[row]))
         content = responses.unpacked(http)
     except ReadError as error:  # of this document, not of the file
         content, problem = http.body, error
@@ -369,11 +370,21 @@ def _load(file: BinaryIO, archive: _Archive, page: int, url: str) -> bytes:
             break
         refers_to = archive.refers_to[row]
         if refers_to is None:
-            return responses.unpacked(responses.split(_block(file, archive.offsets[row])))
-        candidates = [r for r in archive.rows.get(_key(refers_to), []) if archive.refers_to[r] is None]
+            return _body(file, archive.offsets[row])
+        others = [other for other in archive.rows.get(_key(refers_to), []) if other != row]
+        direct = [other for other in others if archive.refers_to[other] is None]
         original = archive.originals.get(archive.digests[row] or "")
-        row = _nearest(candidates, page) if candidates else original
+        row = _nearest(direct, page) if direct else _nearest(others, page) if original is None else original
     raise SourceError(f"{url} was not captured in this file")
+
+
+def _body(file: BinaryIO, offset: int) -> bytes:
+    """Return what a record holds for a page; still packed where it is damaged, so that decoding it fails."""
+    http = responses.split(_block(file, offset))
+    try:
+        return responses.unpacked(http)
+    except MalformedMarkup:
+        return http.body
 
 
 def _nearest(rows: Iterable[int], page: int) -> int | None:
@@ -384,5 +395,7 @@ def _block(file: BinaryIO, offset: int) -> bytes:
     """Return the block of the record at an offset: what follows the WARC header."""
     file.seek(offset)
     for record in ArchiveIterator(file, parse_http=False, quirks_mode=True):
+        if record.content_length > responses.MAX_BODY_BYTES:
+            raise FileTooLarge(f"{record.content_length} bytes, more than {responses.MAX_BODY_BYTES}")
         return record.reader.read()
     raise MalformedMarkup(f"no record at byte {offset}")

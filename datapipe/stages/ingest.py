@@ -168,7 +168,13 @@ class _Partition:
         web or outside the folder.
         """
         if href in given.read.loaded:
-            content_id, data = given.read.loaded[href]
+            loaded = given.read.loaded[href]
+            if isinstance(loaded, Failure):
+                uri = f"{given.read.folder}#{href}"
+                if all(row["uri"] != uri for row in given.rejected):
+                    given.rejected.append(self.rejection(uri, None, loaded))
+                return None
+            content_id, data = loaded
             if data is not None:
                 self.data[content_id] = data
             return content_id

@@ -158,6 +158,19 @@ def test_a_picture_that_was_not_captured_is_missing() -> None:
             found.load(url)
 
 
+def test_a_damaged_body_is_given_as_it_is_and_a_large_one_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = gzipped(bytes(999))[:-9]
+    (found,) = read(
+        page("<p>x"),
+        record(http(packed, "image/png", Content_Encoding="gzip"), "http://a.example/1.png"),
+        record(http(bytes(9999), "video/mp4"), "http://a.example/2.mp4"),
+    )
+    assert found.load("http://a.example/1.png") == packed  # decoding it says what is wrong
+    monkeypatch.setattr(responses, "MAX_BODY_BYTES", 5000)
+    with pytest.raises(FileTooLarge):
+        found.load("http://a.example/2.mp4")
+
+
 def test_of_several_captures_of_a_picture_the_nearest_counts() -> None:
     url = "http://site.example/i.png"
     first, second = read(
@@ -176,11 +189,14 @@ def test_revisits_and_redirections_lead_to_the_bytes() -> None:
         record(b"HTTP/1.1 304 Same\r\n\r\n", "http://a.example/r", "revisit", WARC_Refers_To_Target_URI=new),
         record(b"", "http://a.example/d", "revisit", WARC_Payload_Digest="sha1:AAA"),
         record(http(b"", status=302, Location="/loop"), "http://site.example/loop"),
+        record(http(b"", status=302, Location="/pong"), "http://site.example/ping"),
+        record(http(b"", status=302, Location="/ping"), "http://site.example/pong"),
+        record(http(b"", status=307, Location=old), "http://site.example/older.png"),
         record(b"", "http://a.example/else", "revisit", WARC_Refers_To_Target_URI="http://else.example/"),
     )
-    for url in (new, old, "http://a.example/r", "http://a.example/d"):
+    for url in (new, old, "http://a.example/r", "http://a.example/d", "http://site.example/older.png"):
         assert found.load(url) == b"bytes"
-    for url in ("http://site.example/loop", "http://a.example/else"):
+    for url in ("http://site.example/loop", "http://site.example/ping", "http://a.example/else"):
         with pytest.raises(SourceError):
             found.load(url)
 
