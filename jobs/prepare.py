@@ -14,8 +14,9 @@ from datapipe.spec import TokenizeSpec
 from datapipe.stages import clean, interleave, mask_regions, mask_text, mask_video, tokenize
 from jobs.contamination import contamination_step
 from jobs.dedupe import dedupe_text_step
+from jobs.dedupe_media import dedupe_media_step
 from jobs.ingest import ingest_step
-from jobs.mask import mask_media_step
+from jobs.mask import mask_media_step, mask_repeats_step
 from jobs.spec import PrepareJob, expand
 from jobs.stages import document_stage, media_stage
 from jobs.state import RunState, partition_numbers, read_batches
@@ -30,8 +31,10 @@ def prepare(run: RunState, job: PrepareJob) -> None:
     done = document_stage(
         run, "clean", clean.VERSION, clean.clean, job.clean, "ingest", job.clean.max_drop_frac
     )
+    dedupe_media_step(run, job)
     done = dedupe_text_step(run, job, done)
     done = document_stage(run, "mask_text", mask_text.VERSION, mask_text.mask_text, job.mask_text, done)
+    done = mask_repeats_step(run, job, done)
     if job.contamination is not None:
         done = contamination_step(run, job, done)
     done = media_stage(run, "mask_video", mask_video.VERSION, mask_video.mask_video, job.mask_video, done)

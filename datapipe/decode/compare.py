@@ -7,7 +7,8 @@ Both pictures are brought to the same size and compared place by place. In each 
 squared difference of the luma must be within what compression explains: a base, and more where there are
 edges to smear. Once the pictures are at most 256 pixels long, where marks of compression are averaged out,
 and once at most 512, where small letters are still told apart. Colours are compared by the means of wider
-windows, for JPEG keeps less of them. The worst window counts: a changed word is in few.
+windows, for JPEG keeps less of them. The worst window counts: a changed word is in few. Over the whole
+picture no compression changes the mean of luma or colours by much, but an effect does.
 
 Limits, from copies of 90 pictures out of six manuals, and from the pairs of different pictures in them whose
 hashes are near (`tests/bench/image_hash.py` measures both anew):
@@ -34,7 +35,8 @@ KEPT_SIDE = 1024
 MIN_SIDE = 24
 _GRIDS = ((256, 10.0), (512, 12.0))  # longer side in pixels; base, in grey levels
 _EDGE_SHARE = 0.3  # of the deviation in a window, on top of the base
-_COLOUR_LEVELS = 16.0
+_COLOUR_LEVELS = 16.0  # of the means of a window
+_TONE_LEVELS = 4.0  # of the means of the whole pictures
 _WINDOW = 8
 _RESIZED_DETAIL = 0.6
 _RESIZED_LIMIT, _LOSSLESS_LIMIT = 0.7, 0.6
@@ -77,7 +79,7 @@ def same_shape(
 def difference(one: Thumbnail, two: Thumbnail) -> float:
     """Return how far two pictures are apart: up to 1 for copies, infinite where nothing can be told.
 
-    The order does not matter.
+    The order does not matter. Pictures that the smaller size tells apart are not compared at the larger one.
     """
     sizes = [np.array([n]) for n in (one.width, one.height, two.width, two.height)]
     if not same_shape(*sizes).all():
@@ -98,10 +100,10 @@ def difference(one: Thumbnail, two: Thumbnail) -> float:
             return math.inf
         left, right = planes(one.pixels, size), planes(two.pixels, size)
         ratios, _ = window_differences(left[0], right[0], base)
-        worst = max(worst, float(ratios.max()), _colour_difference(left, right))
-        if largest <= side:
+        worst = max(worst, float(ratios.max()) / limit, _colour_difference(left, right) / limit)
+        if largest <= side or worst > 1:
             break
-    return worst / limit
+    return worst
 
 
 def planes(picture: Image.Image, size: tuple[int, int]) -> tuple[Plane, Plane, Plane]:
@@ -126,11 +128,13 @@ def window_differences(one: Plane, two: Plane, base: float) -> tuple[Plane, Plan
 
 
 def _colour_difference(one: tuple[Plane, Plane, Plane], two: tuple[Plane, Plane, Plane]) -> float:
+    """Return the largest difference of means, as a share of what is allowed: of windows, and of the whole."""
     size = min(2 * _WINDOW, *one[0].shape)
     worst = max(
         float(np.abs(_window_means(a - b, size)).max()) for a, b in zip(one[1:], two[1:], strict=True)
     )
-    return worst / _COLOUR_LEVELS
+    tone = max(abs(float((a - b).mean())) for a, b in zip(one, two, strict=True))
+    return max(worst / _COLOUR_LEVELS, tone / _TONE_LEVELS)
 
 
 def _smooth(plane: Plane) -> Plane:
