@@ -1,9 +1,9 @@
 """PDF files, read with pdfium: text and pictures in reading order.
 
 Owns opening a file, its title and language, and which pages are read how. The parts, in the order in which
-they work: `pdf_words` and `pdf_objects` (what pdfium draws), `pdf_tables`, `pdf_figures` and `pdf_lines`
-(what it is), `pdf_page` (one page), `pdf_furniture` (what repeats over pages), `pdf_order`, `pdf_prose` and
-`pdf_flow` (how it is read).
+they work: `pdf_words` and `pdf_objects` (what pdfium draws), `pdf_grids`, `pdf_figures`, `pdf_rows`,
+`pdf_tables` and `pdf_lines` (what it is), `pdf_page` (one page), `pdf_furniture` (what repeats over pages),
+`pdf_order`, `pdf_prose` and `pdf_flow` (how it is read).
 
 pdfium is not safe for threads: one thread of a process at a time may read.
 """

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from datapipe.sources.pdf_geometry import Box, Frame
-from datapipe.sources.pdf_lines import rows
 from datapipe.sources.pdf_objects import Objects, Path, Placed
+from datapipe.sources.pdf_rows import rows
 from datapipe.sources.pdf_words import Word
 
 _TOUCHING = 1.0  # points between tiles of one picture

@@ -14,11 +14,11 @@ from datapipe.sources.items import Item
 from datapipe.sources.pdf_figures import CAPTION
 from datapipe.sources.pdf_furniture import Furniture, Running
 from datapipe.sources.pdf_geometry import Box
+from datapipe.sources.pdf_grids import Table
 from datapipe.sources.pdf_lines import Line, is_right_to_left, joined
 from datapipe.sources.pdf_page import Page, Picture, is_whole
 from datapipe.sources.pdf_page import lines as lines_of
 from datapipe.sources.pdf_prose import Paragraph
-from datapipe.sources.pdf_tables import Table
 
 _HEADING_SIZE = 1.15  # times the size of most text
 _HEADING_CHARS = 250

@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from datapipe.sources.pdf_geometry import Box
-from datapipe.sources.pdf_lines import joined, segments
+from datapipe.sources.pdf_lines import joined
 from datapipe.sources.pdf_page import Page, Picture, is_whole
+from datapipe.sources.pdf_rows import segments
 from datapipe.sources.pdf_words import Word
 
 _BAND_FRAC = 0.14  # of the page's height, at the top and at the bottom, where headers and footers stand

@@ -15,6 +15,8 @@ from datapipe.sources.pdf_lines import Line
 
 _MAX_LEADING = 1.9  # of the size; wider apart, lines stand in blocks of their own
 _LEADING_SLACK = 1.25  # times the page's usual distance of lines, where that is larger
+_CODE_LEADING = 1.8  # of the size
+_CODE_INDENT = 24  # characters
 _FORMULA_FRAC = 0.15  # of the characters in fonts for formulas
 _FORMULA_GAP = 2.5  # font sizes between the pieces of a formula
 _FORMULA_REACH = 12.0  # font sizes between a formula and its number
@@ -56,7 +58,7 @@ def blocks(lines: Sequence[Line], obstacles: Sequence[Box]) -> list[list[Line]]:
             block
             for block in open_blocks
             if line.baseline - block[-1].baseline > 0.4 * min(line.style.size, block[-1].style.size)
-            and _share_width(block[-1].box, line.box)
+            and (_share_width(block[-1].box, line.box) or _is_code_below(block, line))
             and not _is_between(block[-1], line, obstacles)
         ]
         above = [
@@ -126,6 +128,15 @@ def around(lines: Sequence[Line]) -> Box:
 
 def _larger(line: Line, other: Line) -> float:
     return max(line.style.size, other.style.size)
+
+
+def _is_code_below(block: Sequence[Line], line: Line) -> bool:
+    """Return whether a line is the next one of a piece of code, whose lines may be short and indented."""
+    last = block[-1]
+    if not (line.is_mono and last.is_mono) or line.baseline - last.baseline > _CODE_LEADING * line.style.size:
+        return False
+    left = min(one.box.x0 for one in block)
+    return -1 <= line.box.x0 - left <= _CODE_INDENT * line.char_width
 
 
 def _hides(other: Line, last: Line, line: Line) -> bool:

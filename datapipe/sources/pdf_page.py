@@ -17,18 +17,21 @@ import pypdfium2.raw as pdfium_c
 from datapipe.sources import (
     ocr,
     pdf_figures,
+    pdf_grids,
     pdf_lines,
     pdf_objects,
     pdf_order,
     pdf_pictures,
+    pdf_rows,
     pdf_tables,
     pdf_words,
 )
 from datapipe.sources.pdf_figures import Figure
 from datapipe.sources.pdf_geometry import Box, Frame
-from datapipe.sources.pdf_lines import Line, Row
+from datapipe.sources.pdf_grids import Table
+from datapipe.sources.pdf_lines import Line
 from datapipe.sources.pdf_pictures import DRAWING_DPI, File
-from datapipe.sources.pdf_tables import Table
+from datapipe.sources.pdf_rows import Row
 from datapipe.sources.pdf_words import Style, Text, Word
 
 SCAN_FRAC = 0.5  # of the page that a picture covers, where the page may be a scan
@@ -106,11 +109,11 @@ def lines(page: Page, without: frozenset[int]) -> tuple[list[Line], list[Table]]
         if words:
             rows.append(Row(words, row.top, row.bottom, row.right))
     pictures = [p.box for p in page.pictures if not is_whole(p.box, page.width, page.height)]
-    gutters = pdf_lines.gutters(rows, pictures + [table.box for table in page.tables])
+    gutters = pdf_rows.gutters(rows, pictures + [table.box for table in page.tables])
     tables, columns = pdf_tables.aligned(rows, gutters, page.rules)
     taken = {number for table in tables for number in table.numbers}
     found = []
-    for parts in pdf_lines.segments(rows, columns):
+    for parts in pdf_rows.segments(rows, columns):
         for part in parts:
             left = [w for w in part if w.number not in taken]
             if left:
@@ -138,7 +141,7 @@ class _Reading:
     def page(self) -> Page:
         words = self.words()
         curves = [path.box for path in self.objects.paths if path.is_curved]
-        ruled = pdf_tables.ruled(words, self.objects.rules, curves)
+        ruled = pdf_grids.ruled(words, self.objects.rules, curves)
         taken = {number for table in ruled for number in table.numbers}
         words = [w for w in words if w.number not in taken]
         figures = pdf_figures.figures(self.objects, words, [t.box for t in ruled], self.frame)
@@ -158,7 +161,7 @@ class _Reading:
             self.document.get_page_label(self.index),
             self.frame.width,
             self.frame.height,
-            pdf_lines.rows(w for w in words if w.number not in labels),
+            pdf_rows.rows(w for w in words if w.number not in labels),
             self.objects.rules,
             ruled,
             pictures,
@@ -246,8 +249,8 @@ class _Reading:
                 for w in words
                 if not w.style.hidden and not any(b.overlap(w.box) > 0.5 * w.box.area for b in boxes)
             ]
-            rows = pdf_lines.rows(outside)
-            parts = pdf_lines.segments(rows, pdf_lines.gutters(rows, []))
+            rows = pdf_rows.rows(outside)
+            parts = pdf_rows.segments(rows, pdf_rows.gutters(rows, []))
             lines = [pdf_lines.line(part) for row in parts for part in row]
             blocks = pdf_order.blocks(lines, [])
             order = pdf_order.reading_order([pdf_order.around(block) for block in blocks])
@@ -333,4 +336,4 @@ def _evened(words: list[Word]) -> list[Word]:
 
 def _lines_text(words: Sequence[Word]) -> str:
     """Return words line by line."""
-    return "\n".join(pdf_lines.joined(row.words) for row in pdf_lines.rows(words))
+    return "\n".join(pdf_lines.joined(row.words) for row in pdf_rows.rows(words))

@@ -36,6 +36,7 @@ _MAX_MEAN_DIFFERENCE = 12.0  # levels of 255
 _MAX_DIFFERENCE = 60.0
 _WHOLE_FRAC = 0.9  # of a picture that must show for its file to be taken
 _OPAQUE = 250  # of 255
+_FLAT = 2.0  # levels; what varies less shows nothing
 _PNG_LEVEL = 4  # half the time of level 6 for 2 % more bytes
 
 
@@ -65,7 +66,11 @@ def picture(document: pdfium.PdfDocument, page: pdfium.PdfPage, placed: Placed, 
             if data is not None and _shows(data, _turned(sample, orientation)):
                 return File(data, file.mime)
     full = _rendered(document, page, placed, placed.width, placed.height)
-    return None if full is None else File(png(_turned(full, orientation)), "image/png")
+    if full is None:
+        return None
+    if _is_lost_on_white(full):
+        return region(page, frame, placed.box, dots_per_inch(placed))
+    return File(png(_turned(full, orientation)), "image/png")
 
 
 def key(placed: Placed, frame: Frame) -> Hashable:
@@ -192,6 +197,15 @@ def _rendered(
 
 def _is_opaque(pixels: Image.Image) -> bool:
     return pixels.mode != "RGBA" or int(np.asarray(pixels.getchannel("A")).min()) >= _OPAQUE
+
+
+def _is_lost_on_white(pixels: Image.Image) -> bool:
+    """Return whether a picture with transparency shows on its dark page only: a white logo."""
+    if _is_opaque(pixels):
+        return False
+    alpha = np.asarray(pixels.getchannel("A"), dtype=np.float64)
+    grey = np.asarray(pixels.convert("L"), dtype=np.float64)
+    return bool(alpha.std() > _FLAT and ((255 - grey) * alpha / 255).std() <= _FLAT)
 
 
 def _orientation(placed: Placed, frame: Frame) -> int:

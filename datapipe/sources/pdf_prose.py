@@ -12,8 +12,9 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 from datapipe.sources.pdf_geometry import Box
-from datapipe.sources.pdf_lines import ACCENTS, Line
+from datapipe.sources.pdf_lines import Line
 from datapipe.sources.pdf_order import around
+from datapipe.sources.pdf_rows import ACCENTS
 from datapipe.sources.pdf_tables import LABEL
 from datapipe.sources.pdf_words import HYPHEN, Style
 

@@ -1,4 +1,4 @@
-"""Tables of a PDF page: cells between ruled lines, or words that stand in columns.
+"""Tables of a PDF page without a grid of ruled lines: words that stand in columns.
 
 Owns the decision what is a table and what are columns of prose, and the cells of a table. The same gap that
 parts two columns of an article parts two columns of numbers; what tells them apart is how the words beside it
@@ -12,18 +12,18 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from datapipe.sources import pdf_lines
+from datapipe.sources import pdf_rows
 from datapipe.sources.pdf_geometry import Box
-from datapipe.sources.pdf_lines import Gutter, Row, joined, rows
+from datapipe.sources.pdf_grids import NEAR, Cell, Table, places
+from datapipe.sources.pdf_lines import joined
+from datapipe.sources.pdf_rows import Gutter, Row
 from datapipe.sources.pdf_words import Word
 
-LABEL = re.compile(
-    r"\d{1,3}(?:\.\d{1,3})+\.?|[•‣◦▪▫●○■□–—*·➢✓❖►▶◆-]|[(\[]?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)\]:]|\[\w{1,12}\]|\d{1,4}"
+LABEL = re.compile(  # of a list item: 2.1, a bullet, (a), [Knu], 12
+    r"\d{1,3}(?:\.\d{1,3})+\.?|[•‣◦▪▫●○■□–—*·➢✓❖►▶◆-]|"
+    r"[(\[]?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)\]:]|\[\w{1,12}\]|\d{1,4}"
 )
-_NEAR = 2.5  # points between ruled lines that meet
-_MIN_COVERED = 0.5  # of the sides of a grid's columns and rows that are ruled; flow charts have far less
 _MAX_CELL_WORDS = 4.0  # mean words in a cell of a table without ruled lines
-_WORDS_TO_CURVE = 15  # words for each curved line in a table; a flow chart has fewer
 _PROSE_WORDS = 4  # words on a line of prose
 _PROSE_FRAC = 0.4  # of the rows beside a gutter that are lines of prose, where it parts columns of text
 _PROSE_FILL = 0.7  # of its column that a line of prose fills
@@ -34,131 +34,6 @@ _MISALIGNED_FRAC = 0.6  # of the rows of the shorter side; rows of a table have 
 _MIN_COLUMN_ROWS = 4  # of short lines beside a column of prose
 _RULED_FRAC = 0.1  # ruled lines to a row that cross the gap between cells
 _ALIGNED_FRAC = 0.7  # of the rows of a table that have words on both sides of a gap
-
-Cell = tuple[str, ...]  # its lines
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of cells, and which words (by number) stand in them."""
-
-    box: Box
-    rows: tuple[tuple[Cell, ...], ...]
-    numbers: frozenset[int]
-
-
-def ruled(words: Sequence[Word], rules: Sequence[Box], curves: Sequence[Box]) -> list[Table]:
-    """Return the tables whose cells are boxed by ruled lines.
-
-    Args:
-        curves: boxes of curved and slanting lines; where there are some between little text, it is a drawing.
-    """
-    tables = (_grid(words, group) for group in _meeting(rules))
-    return [table for table in tables if table is not None and not _is_chart(table, curves)]
-
-
-def _is_chart(table: Table, curves: Sequence[Box]) -> bool:
-    inside = sum(table.box.overlap(curve) > 0.5 * curve.area for curve in curves)
-    return inside >= 2 and len(table.numbers) < _WORDS_TO_CURVE * inside
-
-
-def _meeting(rules: Sequence[Box]) -> list[list[Box]]:
-    """Return the ruled lines in groups that meet or cross."""
-    parent = list(range(len(rules)))
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
-    order = sorted(range(len(rules)), key=lambda i: rules[i].y0)
-    open_rules: list[int] = []
-    for i in order:
-        box = rules[i]
-        open_rules = [j for j in open_rules if rules[j].y1 >= box.y0 - _NEAR]
-        for j in open_rules:
-            if rules[j].x0 <= box.x1 + _NEAR and rules[j].x1 >= box.x0 - _NEAR:
-                parent[root(i)] = root(j)
-        open_rules.append(i)
-    groups: dict[int, list[Box]] = {}
-    for i in order:
-        groups.setdefault(root(i), []).append(rules[i])
-    return list(groups.values())
-
-
-def _grid(words: Sequence[Word], rules: Sequence[Box]) -> Table | None:
-    """Return the table that a group of ruled lines makes, None where it is a frame or a drawing."""
-    across = [r for r in rules if r.x1 - r.x0 > r.y1 - r.y0]
-    upright = [r for r in rules if r.x1 - r.x0 <= r.y1 - r.y0]
-    if len(across) < 2 or not upright:
-        return None
-    box = rules[0]
-    for rule in rules[1:]:
-        box = box.joined(rule)
-    xs, ys = ([(r[k] + r[k + 2]) / 2 for r in group] for k, group in ((0, upright), (1, across)))
-    covered_x = sum(r.x1 - r.x0 for r in _merged(across, 0)) / (len(_places(ys)) * max(1.0, box.x1 - box.x0))
-    covered_y = sum(r.y1 - r.y0 for r in _merged(upright, 1)) / (len(_places(xs)) * max(1.0, box.y1 - box.y0))
-    xs, ys = _places([*xs, box.x0, box.x1]), _places([*ys, box.y0, box.y1])  # the outer lines may be missing
-    if len(xs) < 3 or len(ys) < 3 or min(covered_x, covered_y) < _MIN_COVERED:
-        return None
-    inside = [
-        w for w in words if box.x0 <= (w.x0 + w.x1) / 2 <= box.x1 and box.y0 <= w.baseline <= box.y1 + 1
-    ]
-    cells: dict[tuple[int, int], list[Word]] = {}
-    for row in rows(inside):
-        y = row.bottom - 1
-        cuts = sorted({(r.x0 + r.x1) / 2 for r in upright if r.y0 - _NEAR <= y <= r.y1 + _NEAR})
-        last = None
-        for word in row.words:
-            part = bisect.bisect_right(cuts, (word.x0 + word.x1) / 2)
-            if part != last:
-                column = max(0, bisect.bisect_right(xs, (word.x0 + word.x1) / 2) - 1)
-            last = part
-            place = min(max(0, bisect.bisect_right(ys, y) - 1), len(ys) - 2)
-            cells.setdefault((place, min(column, len(xs) - 2)), []).append(word)
-    if len({r for r, _ in cells}) < 2 or len({c for _, c in cells}) < 2:
-        return None
-    if len(cells) < 0.3 * (len(xs) - 1) * (len(ys) - 1):
-        return None
-    text = tuple(
-        tuple(_cell(cells.get((r, c), [])) for c in range(len(xs) - 1))
-        for r in range(len(ys) - 1)
-        if any((r, c) in cells for c in range(len(xs) - 1))
-    )
-    return Table(box, _without_empty_columns(text), frozenset(w.number for w in inside))
-
-
-def _places(values: list[float]) -> list[float]:
-    """Return values in order, those that are nearly the same as one."""
-    places: list[float] = []
-    for value in sorted(values):
-        if not places or value - places[-1] > _NEAR:
-            places.append(value)
-    return places
-
-
-def _merged(rules: Sequence[Box], axis: int) -> list[Box]:
-    """Return ruled lines along an axis (0: x) with those that lie on each other as one."""
-    merged: list[Box] = []
-    for rule in sorted(rules, key=lambda r: (round((r[1 - axis] + r[3 - axis]) / 2 / _NEAR), r[axis])):
-        if merged:
-            last = merged[-1]
-            same = abs((rule[1 - axis] + rule[3 - axis]) - (last[1 - axis] + last[3 - axis])) / 2 <= _NEAR
-            if same and rule[axis] <= last[axis + 2] + _NEAR:
-                merged[-1] = last.joined(rule)
-                continue
-        merged.append(rule)
-    return merged
-
-
-def _cell(words: Sequence[Word]) -> Cell:
-    return tuple(joined(row.words) for row in rows(words))
-
-
-def _without_empty_columns(text: tuple[tuple[Cell, ...], ...]) -> tuple[tuple[Cell, ...], ...]:
-    full = [c for c in range(len(text[0])) if any(row[c] for row in text)]
-    return tuple(tuple(row[c] for c in full) for row in text)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -185,7 +60,7 @@ def aligned(
     """Return the tables whose columns gutters part, and the gutters that part columns of text."""
     cells: list[Gutter] = []
     columns: list[Gutter] = []
-    is_contents = pdf_lines.is_contents(all_rows)
+    is_contents = pdf_rows.is_contents(all_rows)
     for gutter in gutters:
         left, right = _sides(all_rows, gutter, gutters)
         if (left.math_frac + right.math_frac) / 2 > _MAX_MATH_FRAC:
@@ -225,8 +100,8 @@ def _is_ruled(all_rows: Sequence[Row], gutter: Gutter, rules: Sequence[Box]) -> 
     """Return whether ruled lines cross a gutter again and again."""
     top, bottom = all_rows[gutter.first].top, all_rows[gutter.last].bottom
     crossing = [r for r in rules if r.y1 - r.y0 <= 3 and r.x0 < gutter.x0 and r.x1 > gutter.x1]
-    places = _places([r.y0 for r in crossing if top <= r.y0 <= bottom])
-    return len(places) >= max(2, _RULED_FRAC * (gutter.last - gutter.first + 1))
+    heights = places([r.y0 for r in crossing if top <= r.y0 <= bottom])
+    return len(heights) >= max(2, _RULED_FRAC * (gutter.last - gutter.first + 1))
 
 
 def _sides(all_rows: Sequence[Row], gutter: Gutter, gutters: Sequence[Gutter]) -> tuple[_Side, _Side]:
@@ -265,8 +140,8 @@ def _side(parts: Sequence[Sequence[Word]], num_both: int) -> _Side:
         sum(bool(LABEL.fullmatch(joined(list(part)))) for part in parts) >= 0.8 * len(parts),
         all(w.style.mono for part in parts for w in part),
         sum(len(w.text) for part in parts for w in part if w.style.math) / length,
-        2 * sum(any(pdf_lines.is_leader(part[end]) for end in (0, -1)) for part in parts) >= len(parts),
-        all(len(part) == 1 and pdf_lines.PAGE_NUMBER.fullmatch(part[0].text) for part in parts),
+        2 * sum(any(pdf_rows.is_leader(part[end]) for end in (0, -1)) for part in parts) >= len(parts),
+        all(len(part) == 1 and pdf_rows.PAGE_NUMBER.fullmatch(part[0].text) for part in parts),
     )
 
 
@@ -359,7 +234,7 @@ def _looks_like_table(grid: list[list[list[Word]]], band: Sequence[Gutter], rule
     x0, x1 = min(g.x0 for g in band), max(g.x1 for g in band)
     width = max(w.x1 for w in words) - min(w.x0 for w in words)
     crossing = {
-        round(r.y0 / _NEAR)
+        round(r.y0 / NEAR)
         for r in rules
         if r.x0 < x0
         and r.x1 > x1

@@ -299,6 +299,19 @@ def test_ruled_cells_become_a_table() -> None:
     ]
 
 
+def test_table_without_outer_lines_keeps_the_lines_of_its_cells_together() -> None:
+    lines_of_grid = "".join(rule(72, y, 372, y) for y in (680, 650)) + rule(172, 620, 172, 710)
+    words = "".join(
+        text(76, 698 - 30 * i, f"term {i}")
+        + text(176, 700 - 30 * i, "two lines that")
+        + text(176, 689 - 30 * i, "say it")
+        for i in range(3)
+    )
+    assert seen(read([lines_of_grid + words])) == [
+        ("table", "\n".join(f"term {i} | two lines that say it" for i in range(3)))
+    ]
+
+
 def test_numbers_in_columns_become_a_table_and_prose_in_columns_does_not() -> None:
     rows = [("City", "Cold", "Warm"), ("Oslo", "-4", "18"), ("Rome", "8", "31"), ("Lima", "15", "24")]
     content = "".join(
@@ -391,6 +404,17 @@ def test_jpeg_comes_as_the_bytes_in_the_file() -> None:
     image = Picture.jpeg(photo())
     (item,) = pictures(read([Page(picture("Im", 100, 400, 300, 200), images={"Im": image})]))
     assert (item.data, item.mime, item.page) == (image.data, "image/jpeg", 1)
+
+
+def test_white_logo_comes_with_the_dark_ground_it_stands_on() -> None:
+    logo = Image.new("RGBA", (60, 40), (255, 255, 255, 0))
+    logo.paste((255, 255, 255, 255), (20, 10, 40, 30))
+    content = "0 0 0.5 rg 80 380 340 240 re f\n" + picture("Im", 100, 400, 300, 200)
+    (item,) = pictures(read([Page(content + text(72, 700, "Words."), images={"Im": Picture.raw(logo)})]))
+    values = pixels(item)
+    height, width, _ = values.shape
+    assert values[height // 2, width // 2].min() > 240
+    assert tuple(values[height // 8, width // 8]) == (0, 0, 128)
 
 
 @pytest.mark.parametrize("rotation", [0, 90, 180, 270])
@@ -519,6 +543,11 @@ def test_drawing_becomes_a_picture_and_its_labels_alternative_text() -> None:
     assert set((document.items[1].text or "").splitlines()) == {"signal", "time in s"}
     values = pixels(pictures(document)[0])
     assert ((values[..., 0] > 200) & (values[..., 1] < 100)).any()  # the curve is red
+
+
+def test_logo_that_is_drawn_on_a_page_of_its_own_is_a_picture() -> None:
+    (item,) = pictures(read([Page("1 0 0 rg 2 2 8 8 re f\n", 12, 12)]))
+    assert (pixels(item)[12, 12] == (255, 0, 0)).all()
 
 
 def test_rules_and_boxes_around_text_are_no_pictures() -> None:
