@@ -6,14 +6,85 @@ Owns how occurrences are collected, reduced and marked over partitions; what a m
 import functools
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from datapipe.on_ray import Output, finish
-from datapipe.spec import MaskMediaSpec
-from datapipe.stages import mask_media
+from datapipe.spec import MaskMediaSpec, MaskRepeatsSpec
+from datapipe.stages import mask_media, mask_repeats
 from jobs.spec import PrepareJob
 from jobs.stages import media_without_bytes, split
 from jobs.state import RunState, partition_numbers, read_all, read_batches
 from schemas import shard
+
+# Partitions are counted in groups, for each bucket of keys opens a file of each group. A bucket has the keys
+# of so many bytes of documents: half a million, 50 MB while they are summed.
+GROUP_PARTITIONS = 16
+BUCKET_BYTES = 16 * 1024**2
+MAX_PENDING_ROWS = 2**20
+
+
+def mask_repeats_step(run: RunState, job: PrepareJob, source: str) -> str:
+    """Mask text that is repeated; `source` is the step whose documents are looked at."""
+    spec = job.mask_repeats
+    step = run.step("mask_repeats", mask_repeats.VERSION, spec, run.id_of(source, "mask_repeats"))
+    source_path = run.path_of(source, "mask_repeats")
+
+    def work() -> shard.Manifest:
+        partitions = partition_numbers(source_path, "documents")
+        groups = [partitions[i : i + GROUP_PARTITIONS] for i in range(0, len(partitions), GROUP_PARTITIONS)]
+        num_buckets = _num_buckets(source_path)
+        count = functools.partial(_counts, spec, source_path, num_buckets)
+        run.engine.run_phase(step, count, groups, "counts")
+        run.engine.run_phase(step, functools.partial(_sites, spec, step.path), [len(groups)], "sites")
+        reduce = functools.partial(_repeated_text, spec, step.path, len(groups))
+        run.engine.run_phase(step, reduce, range(num_buckets), "repeated")
+        task = functools.partial(_mark_repeats, spec, source_path, step.path, num_buckets)
+        records = run.engine.run_phase(step, task, partitions)
+        return finish(step, records, "documents")
+
+    run.commit(step, work)
+    return "mask_repeats"
+
+
+def _num_buckets(source_path: str) -> int:
+    files = shard.read_manifest(source_path).files
+    size = sum(file.size_bytes for file in files if shard.table_of(file.name) == "documents")
+    return max(1, -(-size // BUCKET_BYTES))
+
+
+def _counts(spec: MaskRepeatsSpec, source_path: str, num_buckets: int, partitions: range) -> Output:
+    tables = [
+        mask_repeats.counts(batch, spec)
+        for index in partitions
+        for batch in read_batches(source_path, "documents", index)
+    ]
+    counts = mask_repeats.merged(pa.concat_tables(tables))
+    sites = counts.filter(pc.equal(counts["kind"], "site"))
+    return Output({"site_counts": sites, "counts": mask_repeats.in_buckets(counts, num_buckets)})
+
+
+def _sites(spec: MaskRepeatsSpec, step_path: str, num_groups: int) -> Output:
+    return Output({"sites": mask_repeats.large_sites(read_all(step_path, "site_counts", num_groups), spec)})
+
+
+def _repeated_text(spec: MaskRepeatsSpec, step_path: str, num_groups: int, bucket: int) -> Output:
+    sites = shard.read_table(shard.join(step_path, shard.shard_name("sites", 0)))
+    total = pending = mask_repeats.COUNTS.empty_table()
+    for group in range(num_groups):
+        counts = shard.read_table(shard.join(step_path, shard.shard_name("counts", group)))
+        pending = pa.concat_tables([pending, mask_repeats.of_bucket(counts, bucket)])
+        if pending.num_rows > max(MAX_PENDING_ROWS, total.num_rows):
+            total, pending = mask_repeats.merged(pa.concat_tables([total, pending])), pending.slice(0, 0)
+    return Output({"repeated": mask_repeats.repeated(pa.concat_tables([total, pending]), sites, spec)})
+
+
+def _mark_repeats(
+    spec: MaskRepeatsSpec, source_path: str, step_path: str, num_buckets: int, index: int
+) -> Output:
+    repeated = read_all(step_path, "repeated", num_buckets)
+    return split(
+        [mask_repeats.mark(batch, repeated, spec) for batch in read_batches(source_path, "documents", index)]
+    )
 
 
 def mask_media_step(run: RunState, job: PrepareJob, source: str) -> str:

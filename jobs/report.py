@@ -25,6 +25,7 @@ STAGES = {
     "clean": "text repair, language, empty pages",
     "dedupe_text": "exact and near duplicates",
     "mask_text": "personal data in text",
+    "mask_repeats": "navigation, repeated paragraphs, templates",
     "contamination": "text and pictures of benchmarks",
     "mask_video": "stretches of video that show nothing",
     "mask_media": "pictures that carry no content",

@@ -26,6 +26,7 @@ DOCUMENT_STEPS = (
     "clean",
     "dedupe_text",
     "mask_text",
+    "mask_repeats",
     "contamination",
     "mask_video",
     "mask_media",

@@ -39,6 +39,7 @@ class PrepareJob(BaseModel, frozen=True, extra="forbid"):
     dedupe_media: data.DedupeMediaSpec = data.DedupeMediaSpec()
     dedupe_text: data.DedupeTextSpec = data.DedupeTextSpec()
     mask_text: data.MaskTextSpec = data.MaskTextSpec()
+    mask_repeats: data.MaskRepeatsSpec = data.MaskRepeatsSpec()
     mask_video: data.MaskVideoSpec = data.MaskVideoSpec()
     contamination: data.ContaminationSpec | None = None
     """Benchmarks whose content is to leave; empty looks for none."""

@@ -45,6 +45,7 @@ DATA_STEPS = (
     "clean",
     "dedupe_text",
     "mask_text",
+    "mask_repeats",
     "mask_video",
     "mask_media",
     "interleave",
