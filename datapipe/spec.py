@@ -291,8 +291,15 @@ class MaskMediaSpec(BaseModel, frozen=True, extra="forbid"):
     """Pictures that carry no content of their document."""
 
     max_documents: int = Field(default=10, gt=0)
-    """A picture in more documents of the corpus is dropped everywhere as `repeated_image` (logos, icons).
-    Default: OBELICS' limit for one URL."""
+    """A picture in more documents of the corpus is repeated: it leaves as `repeated_image` where it is an icon
+    or the furniture of a site. Default: OBELICS' limit for one URL."""
+    min_content_side: int = Field(default=100, ge=0)
+    """Repeated pictures with a shorter side, in pixels, are icons. Default: in the GIMP
+    manual, icons have up to 48 pixels and photos 113 and more."""
+    max_site_frac: float = Field(default=0.25, gt=0, le=1)
+    """Larger repeated pictures on more than this share of a site's pages are its furniture."""
+    max_content_documents: int = Field(default=100, gt=0)
+    """All other repeated pictures stay in at most so many documents."""
     min_side: int = Field(default=32, ge=0)
     """Pictures with a shorter side, in pixels, are dropped as `too_small`."""
     max_aspect: float = Field(default=8.0, ge=1)

@@ -95,18 +95,19 @@ def mask_media_step(run: RunState, job: PrepareJob, source: str) -> str:
         job.mask_media,
         run.id_of(source, "mask_media"),
         run.id_of("ingest", "mask_media"),
+        run.id_of("dedupe_media", "mask_media"),
     )
     source_path, media_path = run.path_of(source, "mask_media"), run.path_of("ingest", "mask_media")
+    clusters_path = run.path_of("dedupe_media", "mask_media")
 
     def work() -> shard.Manifest:
         partitions, spec = partition_numbers(source_path, "documents"), job.mask_media
-        run.engine.run_phase(
-            step, functools.partial(_occurrences, source_path, media_path), partitions, "occurrences"
-        )
+        find = functools.partial(_occurrences, spec, source_path, media_path, clusters_path)
+        run.engine.run_phase(step, find, partitions, "occurrences")
         run.engine.run_phase(
             step, functools.partial(_repeated, spec, step.path), [len(partitions)], "repeated"
         )
-        task = functools.partial(_mark_media, spec, source_path, media_path, step.path)
+        task = functools.partial(_mark_media, spec, source_path, media_path, clusters_path, step.path)
         records = run.engine.run_phase(step, task, partitions)
         return finish(step, records, "documents")
 
@@ -114,10 +115,14 @@ def mask_media_step(run: RunState, job: PrepareJob, source: str) -> str:
     return "mask_media"
 
 
-def _occurrences(source_path: str, media_path: str, index: int) -> Output:
+def _occurrences(
+    spec: MaskMediaSpec, source_path: str, media_path: str, clusters_path: str, index: int
+) -> Output:
     media = media_without_bytes(media_path, index)
+    clusters = shard.read_table(shard.join(clusters_path, shard.shard_name("media_clusters", 0)))
     batches = [
-        mask_media.occurrences(batch, media) for batch in read_batches(source_path, "documents", index)
+        mask_media.occurrences(batch, media, clusters, spec)
+        for batch in read_batches(source_path, "documents", index)
     ]
     return Output({"occurrences": pa.Table.from_batches(batches)})
 
@@ -126,12 +131,15 @@ def _repeated(spec: MaskMediaSpec, step_path: str, num_partitions: int) -> Outpu
     return Output({"repeated": mask_media.repeated(read_all(step_path, "occurrences", num_partitions), spec)})
 
 
-def _mark_media(spec: MaskMediaSpec, source_path: str, media_path: str, step_path: str, index: int) -> Output:
+def _mark_media(
+    spec: MaskMediaSpec, source_path: str, media_path: str, clusters_path: str, step_path: str, index: int
+) -> Output:
     repeated = shard.read_table(shard.join(step_path, shard.shard_name("repeated", 0)))
     media = media_without_bytes(media_path, index)
+    clusters = shard.read_table(shard.join(clusters_path, shard.shard_name("media_clusters", 0)))
     return split(
         [
-            mask_media.mark(batch, media, repeated, spec)
+            mask_media.mark(batch, media, clusters, repeated, spec)
             for batch in read_batches(source_path, "documents", index)
         ]
     )

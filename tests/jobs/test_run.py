@@ -43,6 +43,7 @@ TINY = {
 DATA_STEPS = (
     "ingest",
     "clean",
+    "dedupe_media",
     "dedupe_text",
     "mask_text",
     "mask_repeats",
