@@ -5,11 +5,16 @@ what a duplicate is, the stages say.
 """
 
 import functools
-from collections.abc import Iterator
+import itertools
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 
 from datapipe.on_ray import Output, finish
 from datapipe.spec import DedupeTextSpec
@@ -41,7 +46,7 @@ def dedupe_text_step(run: RunState, job: PrepareJob, source: str) -> str:
         groups = _groups(source_path)
         num_buckets = _num_buckets(source_path, spec)
         sign = functools.partial(_signatures, spec, source_path, media_path, num_buckets)
-        run.engine.run_phase(step, sign, groups, "signatures")
+        run.engine.run_phase(step, sign, list(enumerate(groups)), "signatures")
         compare = functools.partial(_pairs, spec, step.path, len(groups))
         run.engine.run_phase(step, compare, range(num_buckets), "pairs")
         join = functools.partial(_clusters, spec, source_path, step.path, groups)
@@ -80,15 +85,21 @@ def _num_buckets(source_path: str, spec: DedupeTextSpec) -> int:
 
 
 def _signatures(
-    spec: DedupeTextSpec, source_path: str, media_path: str | None, num_buckets: int, partitions: range
+    spec: DedupeTextSpec,
+    source_path: str,
+    media_path: str | None,
+    num_buckets: int,
+    argument: tuple[int, range],
 ) -> Output:
+    group, partitions = argument
     media_clusters = _media_clusters(media_path, source_path, partitions)
     signed = [
         dedupe_text.signatures(batch, spec, media_clusters)
         for batch in _larger_batches(source_path, partitions)
     ]
     table = pa.Table.from_batches(signed, schema=dedupe_text.SIGNATURES)
-    return Output({"signatures": table, "keys": dedupe_text.keys(table, spec, num_buckets)})
+    keys = _batches_file(dedupe_text.KEYS, dedupe_text.keys(table, spec, num_buckets))
+    return Output({"signatures": table}, {shard.shard_name("keys", group): keys})
 
 
 def _larger_batches(source_path: str, partitions: range) -> Iterator[pa.RecordBatch]:
@@ -110,7 +121,10 @@ def _media_clusters(media_path: str | None, source_path: str, partitions: range)
     """Return the clusters of the media these partitions show, where the step that finds them has run."""
     if media_path is None:
         return None
-    tables = [_read(source_path, "documents", index) for index in partitions]
+    tables = [
+        shard.read_table(shard.join(source_path, shard.shard_name("documents", index)))
+        for index in partitions
+    ]
     shown = pc.unique(pa.concat_arrays([check.flattened(table["segments"], "media_id") for table in tables]))
     names = shard.read_manifest(media_path).shards("media_clusters")
     clusters = [shard.read_table(shard.join(media_path, name), ["media_id", "cluster_id"]) for name in names]
@@ -119,38 +133,90 @@ def _media_clusters(media_path: str | None, source_path: str, partitions: range)
 
 
 def _pairs(spec: DedupeTextSpec, step_path: str, num_groups: int, bucket: int) -> Output:
-    keys = [_read(step_path, "keys", group).slice(bucket, 1) for group in range(num_groups)]
-    signatures = [_read(step_path, "signatures", group) for group in range(num_groups)]
-    return Output({"pairs": dedupe_text.pairs(keys, signatures, spec)})
+    names = [shard.shard_name("keys", group) for group in range(num_groups)]
+    keys = [_read_batch(step_path, name, bucket) for name in names]
+    with _MappedTables(step_path, "signatures", num_groups) as signatures:
+        return Output({"pairs": dedupe_text.pairs(keys, signatures, spec)})
 
 
 def _clusters(
     spec: DedupeTextSpec, source_path: str, step_path: str, groups: list[range], num_buckets: int
 ) -> Output:
-    """Cluster all pairs; `cluster_starts` says where the documents of each partition start in `clusters`."""
-    signatures = [_read(step_path, "signatures", group) for group in range(len(groups))]
-    clusters = dedupe_text.cluster(read_all(step_path, "pairs", num_buckets), signatures, spec)
+    """Cluster all pairs; batch p of the file `clusters` is of the documents of partition p."""
+    with _MappedTables(step_path, "signatures", len(groups)) as signatures:
+        clusters = dedupe_text.cluster(read_all(step_path, "pairs", num_buckets), signatures, spec)
     num_rows = [file.num_rows for file in _document_files(source_path)]
     starts = [
-        (number << 32) + sum(num_rows[partitions.start : index])
-        for number, partitions in enumerate(groups)
-        for index in partitions
+        (group << 32) + row
+        for group, partitions in enumerate(groups)
+        for row in [0, *itertools.accumulate(num_rows[index] for index in partitions[:-1])][: len(partitions)]
     ]
-    places = np.searchsorted(clusters["reference"].to_numpy(), np.array(starts, np.uint64))
-    table = pa.table({"start": pa.array([*places.tolist(), clusters.num_rows], pa.int64())})
-    num_clusters = (
-        clusters.num_rows - pc.sum(pc.is_valid(clusters["duplicate"])).as_py() if len(clusters) else 0
+    places = np.searchsorted(clusters["reference"].to_numpy(), np.array(starts, np.uint64)).tolist()
+    slices = [
+        clusters.slice(start, end - start) for start, end in itertools.pairwise([*places, len(clusters)])
+    ]
+    num_clusters = clusters["duplicate"].null_count  # each has one document that stays
+    return Output(
+        files={"clusters.arrow": _batches_file(dedupe_text.CLUSTERS, map(_one_batch, slices))},
+        metrics={"clusters": num_clusters},
     )
-    return Output({"clusters": clusters, "cluster_starts": table}, metrics={"clusters": num_clusters})
 
 
 def _mark_duplicates(source_path: str, step_path: str, index: int) -> Output:
-    start, end = _read(step_path, "cluster_starts", 0)["start"].slice(index, 2).to_pylist()
-    clusters = _read(step_path, "clusters", 0).slice(start, end - start).combine_chunks()
-    return split(
-        [dedupe_text.mark(batch, clusters) for batch in _larger_batches(source_path, range(index, index + 1))]
-    )
+    clusters = pa.Table.from_batches([_read_batch(step_path, "clusters.arrow", index)])
+    batches = _larger_batches(source_path, range(index, index + 1))
+    return split([dedupe_text.mark(batch, clusters) for batch in batches])
 
 
-def _read(step_path: str, table: str, index: int) -> pa.Table:
-    return shard.read_table(shard.join(step_path, shard.shard_name(table, index)))
+# ---- files of which each batch is read by itself
+
+
+def _batches_file(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
+    """Return an Arrow file with exactly these batches, empty ones too."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    return (table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)])[0]
+
+
+def _read_batch(step_path: str, name: str, number: int) -> pa.RecordBatch:
+    return pa.ipc.open_file(shard.open_buffer(shard.join(step_path, name))).get_batch(number)
+
+
+class _MappedTables(Sequence[pa.Table]):
+    """The shards of a table, mapped into memory when first asked for; remote ones are copied here for it."""
+
+    def __init__(self, step_path: str, table: str, num_shards: int) -> None:
+        self.paths = [shard.join(step_path, shard.shard_name(table, index)) for index in range(num_shards)]
+        self.tables: dict[int, pa.Table] = {}
+        self.scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.tables.clear()
+        if self.scratch is not None:
+            self.scratch.cleanup()
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: Any) -> Any:
+        if index not in self.tables:
+            self.tables[index] = shard.read_table(self._local(self.paths[index]))
+        return self.tables[index]
+
+    def _local(self, path: str) -> str:
+        fs, inner = shard.filesystem(path)
+        if isinstance(fs, pafs.LocalFileSystem):
+            return path
+        self.scratch = self.scratch or tempfile.TemporaryDirectory(prefix="omniloom-")
+        copy = os.path.join(self.scratch.name, os.path.basename(inner))
+        pafs.copy_files(inner, copy, fs, pafs.LocalFileSystem())
+        return copy

@@ -45,10 +45,10 @@ CHUNK_PAIRS = 1 << 12  # whose signatures are compared at a time
 MARGIN = 0.2
 
 
-def pairs(keys: Sequence[pa.Table], signatures: Sequence[pa.Table], spec: DedupeTextSpec) -> pa.Table:
+def pairs(keys: Sequence[pa.RecordBatch], signatures: Sequence[pa.Table], spec: DedupeTextSpec) -> pa.Table:
     """Return pairs of duplicates (`PAIRS`), exact copies and near-duplicates, enough to cluster a bucket.
 
-    `keys` holds the bucket's row of each `KEYS` table, in the order of `signatures`.
+    `keys` holds the bucket's batch of each `KEYS` table, in the order of `signatures`.
     Memory: the bucket's keys, and the signatures of `CHUNK_DOCUMENTS`.
     """
     signed = SignatureTables(signatures)
@@ -88,13 +88,12 @@ def by_rank(signed: SignatureTables, references: Array, spec: DedupeTextSpec) ->
 # ---- who meets whom
 
 
-def _shared_keys(keys: Sequence[pa.Table]) -> tuple[Array, Array]:
+def _shared_keys(keys: Sequence[pa.RecordBatch]) -> tuple[Array, Array]:
     """Return the keys more than one document has, ascending, and the reference of each."""
     parts, references = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
-    for number, table in enumerate(keys):
-        parts.append(table["key"].combine_chunks().flatten().to_numpy())
-        rows = table["row"].combine_chunks().flatten().to_numpy()
-        references.append(rows.astype(np.uint64) | np.uint64(number << 32))
+    for number, batch in enumerate(keys):
+        parts.append(batch["key"].to_numpy())
+        references.append(batch["row"].to_numpy().astype(np.uint64) | np.uint64(number << 32))
     key = np.concatenate(parts)
     order = np.argsort(key, kind="stable")
     key = key[order]

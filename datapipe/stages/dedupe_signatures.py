@@ -1,7 +1,7 @@
 """What `dedupe_text` compares documents by: their signatures, and the keys under which similar ones meet.
 
-Owns the tables `SIGNATURES` (a row a document) and `KEYS` (a row a bucket), how they are made, and reading
-single rows of many signature tables. Decides about no pair.
+Owns the tables `SIGNATURES` (a row a document) and `KEYS` (a row for each key of each document), how they are
+made, and reading single rows of many signature tables. Decides about no pair.
 """
 
 import hashlib
@@ -35,10 +35,10 @@ SIGNATURES = pa.schema(
         ),  # of the shingles; without text, of the media
     ]
 )
-KEYS = pa.schema(  # row b holds the keys of bucket b, ascending
+KEYS = pa.schema(  # ascending
     [
-        pa.field("key", pa.list_(pa.uint64()), nullable=False),
-        pa.field("row", pa.list_(pa.uint32()), nullable=False),  # row of the signature table each key is of
+        pa.field("key", pa.uint64(), nullable=False),
+        pa.field("row", pa.uint32(), nullable=False),  # of the signature table
     ]
 )
 COPIES = 2**shingles.BAND_BITS - 1  # the band under which documents of equal content meet
@@ -81,8 +81,11 @@ def signatures(
     return pa.record_batch(columns, schema=SIGNATURES)
 
 
-def keys(signed: pa.Table, spec: DedupeTextSpec, num_buckets: int) -> pa.Table:
-    """Return the keys (`KEYS`) of a signature table: equal content or an equal LSH band is an equal key."""
+def keys(signed: pa.Table, spec: DedupeTextSpec, num_buckets: int) -> list[pa.RecordBatch]:
+    """Return the keys of a signature table (`KEYS`), a batch for each bucket.
+
+    Equal content is an equal key, and so is an equal LSH band.
+    """
     rows = np.flatnonzero(pc.is_valid(signed["content"]).to_numpy())
     chosen = signed.select(["content", "minhash"]).take(pa.array(rows)).combine_chunks()
     content = np.frombuffer(b"".join(chosen["content"].to_pylist()), "<u8").reshape(-1, 2)[:, 0]
@@ -91,11 +94,12 @@ def keys(signed: pa.Table, spec: DedupeTextSpec, num_buckets: int) -> pa.Table:
     key = np.column_stack([shingles.numbered(content, COPIES), bands]).ravel()
     row = np.repeat(rows, spec.num_bands + 1).astype(np.uint32)
     order = np.argsort(key)
+    key, row = key[order], row[order]
     # Buckets are equal parts of the range of keys, told apart by their upper 24 bits.
     limits = [-(-(number << 24) // num_buckets) << 40 for number in range(1, num_buckets)]
-    inner = np.searchsorted(key[order], np.array(limits, np.uint64))
-    offsets = np.concatenate([[0], inner, [len(key)]])
-    return pa.table([_lists(key[order], offsets), _lists(row[order], offsets)], schema=KEYS)
+    inner = np.searchsorted(key, np.array(limits, np.uint64))
+    bounds = itertools.pairwise([0, *inner.tolist(), len(key)])
+    return [pa.record_batch([key[start:end], row[start:end]], schema=KEYS) for start, end in bounds]
 
 
 class SignatureTables:
@@ -105,7 +109,7 @@ class SignatureTables:
     """
 
     def __init__(self, tables: Sequence[pa.Table]) -> None:
-        self.tables = tables
+        self.tables = tables  # may open one when it is asked for
 
     def column(self, name: str, references: Array) -> pa.Array:
         """Return one value for each reference."""

@@ -188,7 +188,7 @@ def pure(corpus_step: Path) -> pa.Table:
     for table in tables:
         batches = table.combine_chunks().to_batches(max_chunksize=256)
         signed.append(pa.Table.from_batches([dedupe_text.signatures(batch, SPEC) for batch in batches]))
-    keys = [dedupe_text.keys(table, SPEC, 1) for table in signed]
+    keys = [batch for table in signed for batch in dedupe_text.keys(table, SPEC, 1)]
     clusters = dedupe_text.cluster(dedupe_text.pairs(keys, signed, SPEC), signed, SPEC).combine_chunks()
     return pa.Table.from_batches(
         [dedupe_text.mark(batch, clusters) for table in tables for batch in table.to_batches()]

@@ -50,8 +50,8 @@ def clusters_of(
     parts = [batch.slice(start, batch_rows) for start in range(0, batch.num_rows, batch_rows)]
     signed = [pa.table(dedupe_text.signatures(part, spec, media_clusters)) for part in parts]
     keys = [dedupe_text.keys(table, spec, num_buckets) for table in signed]
-    assert all(table.num_rows == num_buckets for table in keys)
-    buckets = [[table.slice(bucket, 1) for table in keys] for bucket in range(num_buckets)]
+    assert all(len(of_table) == num_buckets for of_table in keys)
+    buckets = [[of_table[bucket] for of_table in keys] for bucket in range(num_buckets)]
     pairs = pa.concat_tables([dedupe_text.pairs(bucket, signed, spec) for bucket in buckets])
     return dedupe_text.cluster(pairs, signed, spec)
 
@@ -283,7 +283,7 @@ def test_a_giant_bucket_of_one_template_costs_a_pass_for_each_band() -> None:
     found = words(10, 60)
     batch = make.documents([row(f"{i}", " ".join([*found, f"number{i}"])) for i in range(2000)])
     signed = pa.table(dedupe_text.signatures(batch, SPEC))
-    pairs = dedupe_text.pairs([dedupe_text.keys(signed, SPEC, 1)], [signed], SPEC)
+    pairs = dedupe_text.pairs(dedupe_text.keys(signed, SPEC, 1), [signed], SPEC)
     assert pairs.num_rows <= SPEC.num_bands * 2000
     clusters = dedupe_text.cluster(pairs, [signed], SPEC)
     assert clusters["cluster_size"].unique().to_pylist() == [2000]
@@ -297,7 +297,7 @@ def test_copies_are_compared_once() -> None:
     signed = pa.table(one).take(pa.array([0] * num_copies + [1]))
     doc_ids = pa.array([f"{i:032x}" for i in range(num_copies + 1)])
     signed = signed.set_column(0, dedupe_text.SIGNATURES.field(0), doc_ids)
-    pairs = dedupe_text.pairs([dedupe_text.keys(signed, SPEC, 1)], [signed], SPEC)
+    pairs = dedupe_text.pairs(dedupe_text.keys(signed, SPEC, 1), [signed], SPEC)
     assert pairs.num_rows == num_copies  # a star of copies, and one near-duplicate
     clusters = dedupe_text.cluster(pairs, [signed], SPEC)
     assert set(clusters["cluster_id"].to_pylist()) == {doc_ids[num_copies].as_py()}

@@ -1,6 +1,7 @@
 """The phases of text dedupe over partitions, run in this process: how the corpus is cut does not matter."""
 
 import random
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from jobs import dedupe
 from jobs.spec import PrepareJob
 from jobs.state import RunState
 from schemas import document, shard
-from tests import make
+from tests import make, s3
 
 Row = dict[str, Any]
 
@@ -53,13 +54,13 @@ def cut(rows: list[Row], rows_per_partition: int) -> list[list[Row]]:
     return [rows[start : start + rows_per_partition] for start in range(0, len(rows), rows_per_partition)]
 
 
-def run(path: Path, partitions: list[list[Row]], **steps: str) -> tuple[str, Step]:
+def run(path: str | Path, partitions: list[list[Row]], **steps: str) -> tuple[str, Step]:
     """Run the step on these documents, and return its folder and the step."""
-    files = []
+    source, files = shard.join(str(path), "clean-1"), []
     for number, rows in enumerate(partitions):
         table = pa.Table.from_pylist(rows, schema=document.SCHEMA)
-        files.append(shard.write_table(str(path / "clean-1" / shard.shard_name("documents", number)), table))
-    shard.write_manifest(str(path / "clean-1"), shard.Manifest("clean-1", "1", {}, [], 0, 0, {}, {}, files))
+        files.append(shard.write_table(shard.join(source, shard.shard_name("documents", number)), table))
+    shard.write_manifest(source, shard.Manifest("clean-1", "1", {}, [], 0, 0, {}, {}, files))
     done: list[Step] = []
 
     def commit(step: Step, work: Callable[[], shard.Manifest]) -> None:
@@ -110,6 +111,16 @@ def test_media_clusters_of_an_earlier_step_say_which_pictures_are_equal(tmp_path
     path, step = run(tmp_path, cut(corpus(), 30), dedupe_media="dedupe_media-1")
     assert shard.read_manifest(path).dropped == {"duplicate_exact": 10, "duplicate_near": 20}
     assert step.inputs == ("clean-1", "dedupe_media-1")
+
+
+@pytest.mark.slow
+def test_on_s3_the_same_documents_stay(tmp_path: Path) -> None:
+    local, _ = run(tmp_path, cut(corpus(), 40))
+    with s3.server() as bucket:
+        remote, _ = run(f"{bucket}/run", cut(corpus(), 40))
+        for table in ("documents", "dropped"):
+            assert rows_of(remote, table) == rows_of(local, table)
+    assert list(Path(tempfile.gettempdir()).glob("omniloom-*")) == []  # copies are gone
 
 
 def test_partitions_without_documents_are_no_trouble(tmp_path: Path) -> None:
