@@ -15,10 +15,11 @@ from datapipe.sources.pdf_figures import CAPTION
 from datapipe.sources.pdf_furniture import Furniture, Running
 from datapipe.sources.pdf_geometry import Box
 from datapipe.sources.pdf_grids import Table
-from datapipe.sources.pdf_lines import Line, is_right_to_left, joined
+from datapipe.sources.pdf_lines import Line, is_right_to_left
 from datapipe.sources.pdf_page import Page, Picture, is_whole
 from datapipe.sources.pdf_page import lines as lines_of
 from datapipe.sources.pdf_prose import Paragraph
+from datapipe.sources.pdf_words import Style
 
 _HEADING_SIZE = 1.15  # times the size of most text
 _HEADING_CHARS = 250
@@ -38,12 +39,11 @@ _NUMBERED = re.compile(r"(?:\d+(?:\.\d+)*\.?|[A-Z]\.|[IVX]+\.|§\s*\d+)\s+\S")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """How a document is set: what most of its text is, and the words it uses."""
+    """How a document is set: what most of its text is."""
 
     size: float
     is_bold: bool
     mono_is_code: bool
-    words: frozenset[str]
 
 
 @dataclasses.dataclass(slots=True)
@@ -60,19 +60,19 @@ class _Piece:
 
 def setting(pages: Sequence[Page]) -> Setting:
     """Return how the text of a document is set."""
-    sizes: Counter[float] = Counter()
-    bold = mono = total = 0
+    lengths: Counter[Style] = Counter()
     for page in pages:
         for row in page.rows:
             for word in row.words:
-                length = len(word.text)
-                sizes[word.style.size] += length
-                bold += length * word.style.bold
-                mono += length * word.style.mono
-                total += length
+                lengths[word.style] += len(word.text)
+    sizes: Counter[float] = Counter()
+    for style, length in lengths.items():
+        sizes[style.size] += length
     size = min((s for s in sizes if sizes[s] == max(sizes.values())), default=10.0)
-    words = pdf_prose.vocabulary(joined(row.words) for page in pages for row in page.rows)
-    return Setting(size, 2 * bold > total, 10 * mono < 6 * total, words)
+    total = sum(lengths.values())
+    bold = sum(lengths[style] for style in lengths if style.bold)
+    mono = sum(lengths[style] for style in lengths if style.mono)
+    return Setting(size, 2 * bold > total, 10 * mono < 6 * total)
 
 
 def items(pages: Sequence[Page], repeated: Furniture, how: Setting) -> list[Item]:
@@ -85,7 +85,8 @@ def items(pages: Sequence[Page], repeated: Furniture, how: Setting) -> list[Item
             for piece in on_page:
                 piece.mask = piece.mask or "overlay"
         pieces += on_page
-    return [item for piece in _continued(pieces, how) for item in _items(piece, how)]
+    words = pdf_prose.vocabulary(line for p in pieces if p.paragraph for line in p.paragraph.lines)
+    return [item for piece in _continued(pieces, how) for item in _items(piece, words)]
 
 
 def _pieces(index: int, page: Page, repeated: Furniture, how: Setting) -> Iterator[_Piece]:
@@ -292,7 +293,7 @@ def _goes_on(last: _Piece, piece: _Piece) -> bool:
     return end not in _ENDS and (start.islower() or pdf_prose.is_hyphen(end))
 
 
-def _items(piece: _Piece, how: Setting) -> Iterator[Item]:
+def _items(piece: _Piece, words: frozenset[str]) -> Iterator[Item]:
     page = piece.page + 1
     if piece.picture is not None:
         picture = piece.picture
@@ -303,17 +304,17 @@ def _items(piece: _Piece, how: Setting) -> Iterator[Item]:
         if alt.strip():
             yield Item("text", "alt", text=pdf_prose.tidy(alt), page=page, mask=piece.mask)
     elif piece.table is not None:
-        rows = (" | ".join(_cell(cell, how) for cell in row) for row in piece.table.rows)
+        rows = (" | ".join(_cell(cell, words) for cell in row) for row in piece.table.rows)
         yield Item("text", "table", text="\n".join(rows), page=page, mask=piece.mask)
     elif piece.paragraph is not None:
         paragraph = piece.paragraph
         if paragraph.role == "code":
             text = "\n".join(paragraph.lines).rstrip()
         else:
-            text = pdf_prose.joined(paragraph.lines, how.words)
+            text = pdf_prose.joined(paragraph.lines, words)
         if text.strip():
             yield Item("text", paragraph.role, text=text, page=page, mask=piece.mask)
 
 
-def _cell(lines: Sequence[str], how: Setting) -> str:
-    return pdf_prose.joined(lines, how.words) if lines else ""
+def _cell(lines: Sequence[str], words: frozenset[str]) -> str:
+    return pdf_prose.joined(lines, words) if lines else ""

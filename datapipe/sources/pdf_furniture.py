@@ -85,13 +85,10 @@ def furniture(pages: Sequence[Page], body_size: float) -> Furniture:
 def _candidates(index: int, page: Page, body_size: float) -> list[_Candidate]:
     """Return the lines near the upper and the lower edge."""
     found = []
-    for row, parts in zip(page.rows, segments(page.rows, []), strict=True):
-        if row.bottom <= _BAND_FRAC * page.height:
-            reason = "page_header"
-        elif row.top >= (1 - _BAND_FRAC) * page.height:
-            reason = "page_footer"
-        else:
-            continue
+    low, high = _BAND_FRAC * page.height, (1 - _BAND_FRAC) * page.height
+    outer = [row for row in page.rows if row.bottom <= low or row.top >= high]
+    for row, parts in zip(outer, segments(outer, []), strict=True):
+        reason = "page_header" if row.bottom <= low else "page_footer"
         for part in parts:
             size = max(word.style.size for word in part)
             if size > _MAX_SIZE * body_size:

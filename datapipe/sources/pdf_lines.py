@@ -10,7 +10,7 @@ import statistics
 import unicodedata
 
 from datapipe.sources.pdf_geometry import Box
-from datapipe.sources.pdf_words import Style, Word
+from datapipe.sources.pdf_words import ASCENT, DESCENT, Style, Word
 
 _SPACE = 0.15  # of the size; words that were not drawn one after the other are parted by wider gaps
 _NO_SPACE = 0.08  # of the size; no space is narrower
@@ -36,9 +36,12 @@ class Line:
 
 def line(words: list[Word]) -> Line:
     """Return words from left to right as a line."""
-    box = words[0].box
-    for word in words[1:]:
-        box = box.joined(word.box)
+    box = Box(
+        words[0].x0,
+        min(w.baseline - ASCENT * w.style.size for w in words),
+        max(w.x1 for w in words),
+        max(w.baseline + DESCENT * w.style.size for w in words),
+    )
     lengths: dict[Style, int] = {}
     for word in words:
         lengths[word.style] = lengths.get(word.style, 0) + len(word.text)
@@ -63,23 +66,28 @@ def line(words: list[Word]) -> Line:
 
 def joined(words: list[Word]) -> str:
     """Return the text of words from left to right, spaces where the page has them, in logical order."""
-    if any(is_right_to_left(word.text) for word in words):
+    if not all(word.text.isascii() for word in words) and any(is_right_to_left(w.text) for w in words):
         words = _logical(words)
-    text = [words[0].text]
-    for first, second in itertools.pairwise(words):
-        if _is_parted(first, second):
+    last = words[0]
+    text = [last.text]
+    for word in words[1:]:
+        if _is_parted(last, word):
             text.append(" ")
-        text.append(second.text)
+        text.append(word.text)
+        last = word
     return "".join(text)
 
 
 def _is_parted(first: Word, second: Word) -> bool:
-    gap = max(second.x0 - first.x1, first.x0 - second.x1)
+    gap = second.x0 - first.x1
+    if gap < 0:
+        gap = max(gap, first.x0 - second.x1)
     size = min(first.style.size, second.style.size)
     if gap < _NO_SPACE * size:
         return False  # pdfium takes raised words for new ones
-    if abs(second.number - first.number) == 1:
-        return max(first, second, key=lambda w: w.number).spaced or gap > _WIDE_SPACE * size
+    step = second.number - first.number
+    if step == 1 or step == -1:
+        return (second if step == 1 else first).spaced or gap > _WIDE_SPACE * size
     return gap > _SPACE * size
 
 

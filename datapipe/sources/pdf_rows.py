@@ -174,20 +174,21 @@ def _once(words: list[Word]) -> list[Word]:
     """Return the words without those drawn a second time, slightly shifted, to look bold or shaded."""
     kept: list[Word] = []
     for word in words:
-        near = _SAME_PLACE * word.style.size
-        if not any(
-            word.text == other.text
-            and word.x0 - other.x0 <= near
-            and abs(word.baseline - other.baseline) <= near
-            and word.number != other.number + 1
-            for other in kept[-3:]
-        ):
+        if not any(word.text == other.text and _is_again(word, other) for other in kept[-3:]):
             kept.append(word)
     return kept
 
 
+def _is_again(word: Word, other: Word) -> bool:
+    near = _SAME_PLACE * word.style.size
+    is_here = word.x0 - other.x0 <= near and abs(word.baseline - other.baseline) <= near
+    return is_here and word.number != other.number + 1
+
+
 def _accented(words: list[Word]) -> list[Word]:
     """Return the words with accents, which TeX draws over capital letters, put on these."""
+    if not any(word.text in ACCENTS for word in words):
+        return words
     by_number = {word.number: word for word in words}
     for accent in words:
         mark = ACCENTS.get(accent.text)

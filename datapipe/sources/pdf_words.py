@@ -17,6 +17,7 @@ import pypdfium2.raw as pdfium_c
 from datapipe.sources.pdf_geometry import Box, Frame
 
 HYPHEN = "\N{SOFT HYPHEN}"  # stands for every hyphen that pdfium takes for one at a line's end
+ASCENT, DESCENT = 0.75, 0.25  # of the size: from capital letters' tops to descenders
 MAX_GLYPHS = 400_000  # of one page; beyond them it is no text to read
 _SLANT_DEGREES = 7.0  # text turned further from every quarter turn is slanted: a watermark, a label
 _PDFIUM_HYPHENS = (0x02, 0xFFFE)
@@ -129,7 +130,7 @@ class Word(NamedTuple):
     def box(self) -> Box:
         """What the word covers, from capital letters' tops to descenders."""
         size = self.style.size
-        return Box(self.x0, self.baseline - 0.75 * size, self.x1, self.baseline + 0.25 * size)
+        return Box(self.x0, self.baseline - ASCENT * size, self.x1, self.baseline + DESCENT * size)
 
 
 class Text(NamedTuple):
@@ -160,7 +161,7 @@ def words(page: pdfium.PdfPage) -> Text:
     finally:
         textpage.close()
     frame = Frame(_main_turns(reader.words, rotation), *edges)
-    return Text(frame, reader.words, reader.slanted(), reader.num_glyphs, reader.num_unmapped)
+    return Text(frame, reader.words, reader.slanted(), num_glyphs, reader.num_unmapped)
 
 
 def _main_turns(words: dict[int, list[Word]], rotation: int) -> int:
@@ -203,24 +204,18 @@ class _Run(NamedTuple):
 
 
 class _Open:
-    """The word that is being read. Places are along its line, growing in drawing direction."""
+    """The word that is being read. Places are along its line, growing in drawing direction.
 
-    __slots__ = ("baseline", "begin", "end", "high", "low", "run", "sides", "spaced", "text")
+    `begin` and `end` are those of its last glyph, `near` and `far` the sides of its first across the line.
+    """
 
-    def __init__(self, run: _Run, baseline: float, sides: tuple[float, float], spaced: bool) -> None:
-        self.run, self.baseline, self.sides, self.spaced = run, baseline, sides, spaced
+    __slots__ = ("baseline", "begin", "end", "far", "high", "low", "near", "run", "spaced", "text")
+
+    def __init__(self, run: _Run, baseline: float, near: float, far: float, spaced: bool) -> None:
+        self.run, self.baseline, self.near, self.far, self.spaced = run, baseline, near, far, spaced
         self.text: list[str] = []
-        self.low = self.begin = math.inf  # of the word, and of its last glyph
+        self.low = self.begin = math.inf
         self.high = self.end = -math.inf
-
-    def goes_on(self, low: float, high: float, sides: tuple[float, float]) -> bool:
-        """Return whether a glyph at this place touches the last one and stands on the same line."""
-        size = self.run.style.size
-        if sides != self.sides:  # exact but for glyphs that stick out
-            (a, b), (c, d) = sides, self.sides
-            if abs(a - c) > _SHIFT * size or abs(b - d) > _SHIFT * size:
-                return False
-        return max(low - self.end, self.begin - high) <= _GAP * size
 
 
 class _Reader:
@@ -230,39 +225,40 @@ class _Reader:
         self.textpage, self.edges = textpage, edges
         self.address = ctypes.cast(textpage.raw, _POINTER).value
         self.words: dict[int, list[Word]] = {}
-        self.num_glyphs = self.num_unmapped = 0
+        self.num_unmapped = 0
         self._num_words = 0
         self._slanted: list[list[str]] = []
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, tuple[_Run, float]] = {}
         self._fonts: dict[int, _Font] = {}
         self._rect = pdfium_c.FS_RECTF()
 
     def read(self, num_glyphs: int) -> None:
-        """Read all glyphs of the page."""
+        """Read all glyphs of the page. This loop is most of the time of reading a PDF."""
         rect, address, where = self._rect, self.address, ctypes.addressof(self._rect)
         word: _Open | None = None
         spaced = True
+        gap = shift = 0.0
         for index in range(num_glyphs):
             code = _unicode(address, index)
             if code in _SPACES:
                 spaced = True
                 continue
             _loose_box(address, index, where)
-            left, bottom, right, top = rect.left, rect.bottom, rect.right, rect.top
-            if word is not None and not spaced:
-                low, high, sides = _along(word.run.quarter_turns, left, bottom, right, top)
-                if not word.goes_on(low, high, sides) and not unicodedata.combining(chr(code)):
+            if word is not None:
+                low, high, near, far = _along(word.run.quarter_turns, rect)
+                touches = not spaced and low - word.end <= gap and word.begin - high <= gap
+                if near != word.near or far != word.far:  # the same for all of a font but for what sticks out
+                    touches = touches and abs(near - word.near) <= shift and abs(far - word.far) <= shift
+                if not touches and (spaced or not unicodedata.combining(chr(code))):
                     self._finish(word)
                     word = None
-            elif word is not None:
-                self._finish(word)
-                word = None
             if word is None:
-                run = self._run(index)
-                low, high, sides = _along(run.quarter_turns, left, bottom, right, top)
-                word = _Open(run, self._baseline(index, run), sides, spaced)
+                run, baseline = self._run(index)
+                low, high, near, far = _along(run.quarter_turns, rect)
+                word = _Open(run, baseline, near, far, spaced)
                 spaced = False
-            word.text.append(self._character(code))
+                gap, shift = _GAP * run.style.size, _SHIFT * run.style.size
+            word.text.append(chr(code) if 32 < code < 0xE000 else self._strange(code))
             word.begin, word.end = low, high
             if low < word.low:
                 word.low = low
@@ -298,18 +294,24 @@ class _Reader:
         )
         self._num_words += 1
 
-    def _character(self, code: int) -> str:
-        self.num_glyphs += 1
+    def _strange(self, code: int) -> str:
+        """Return what a code stands for that is no plain character."""
         if code in _PDFIUM_HYPHENS:
             return HYPHEN
-        if code >= 0xE000 and (code <= 0xF8FF or code >= 0xFFFD):
+        if code < 32 or code <= 0xF8FF or 0xFFFD <= code <= 0xFFFF:
             known = _SYMBOLS.get(code)
             self.num_unmapped += known is None
             return known or "\N{REPLACEMENT CHARACTER}"
-        if code < 32:
-            self.num_unmapped += 1
-            return "\N{REPLACEMENT CHARACTER}"
         return chr(code)
+
+    def _run(self, index: int) -> tuple[_Run, float]:
+        """Return how a glyph is set and on which baseline, which its whole text object shares."""
+        key = _text_object(self.address, index) or 0
+        found = self._runs.get(key)
+        if found is None:
+            run = self._new_run(index)
+            found = self._runs[key] = run, self._baseline(index, run)
+        return found
 
     def _baseline(self, index: int, run: _Run) -> float:
         """Return where in its frame the line of a glyph stands, downwards."""
@@ -317,13 +319,6 @@ class _Reader:
         pdfium_c.FPDFText_GetCharOrigin(self.textpage.raw, index, x, y)
         left, bottom, right, top = self.edges
         return (top - y.value, x.value - left, y.value - bottom, right - x.value)[run.quarter_turns or 0]
-
-    def _run(self, index: int) -> _Run:
-        """Return how a glyph is set, which its whole text object shares."""
-        key = _text_object(self.address, index) or 0
-        if key not in self._runs:
-            self._runs[key] = self._new_run(index)
-        return self._runs[key]
 
     def _new_run(self, index: int) -> _Run:
         matrix = pdfium_c.FS_MATRIX()
@@ -354,17 +349,15 @@ class _Reader:
         return self._fonts[key]
 
 
-def _along(
-    quarter_turns: int | None, left: float, bottom: float, right: float, top: float
-) -> tuple[float, float, tuple[float, float]]:
+def _along(quarter_turns: int | None, rect: Any) -> tuple[float, float, float, float]:
     """Return where a glyph begins and ends along its line, and its sides across it."""
     if not quarter_turns:
-        return left, right, (bottom, top)
+        return rect.left, rect.right, rect.bottom, rect.top
     if quarter_turns == 1:
-        return bottom, top, (left, right)
+        return rect.bottom, rect.top, rect.left, rect.right
     if quarter_turns == 2:
-        return -right, -left, (bottom, top)
-    return -top, -bottom, (left, right)
+        return -rect.right, -rect.left, rect.bottom, rect.top
+    return -rect.top, -rect.bottom, rect.left, rect.right
 
 
 def _font_kind(font: Any) -> _Font:
