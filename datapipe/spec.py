@@ -139,7 +139,9 @@ class CleanSpec(BaseModel, frozen=True, extra="forbid"):
         "gopher_bullet_lines",
         "gopher_ellipsis_lines",
         "gopher_stop_words",
+        "gopher_duplicate_lines",
         "gopher_duplicate_line_characters",
+        "gopher_duplicate_paragraphs",
         "gopher_duplicate_paragraph_characters",
         "gopher_top_2_gram",
         "gopher_top_3_gram",
@@ -158,8 +160,8 @@ class CleanSpec(BaseModel, frozen=True, extra="forbid"):
         "fineweb_duplicate_line_characters",
     )
     """Measures of these rules that are not judged. Default: all that drop good pages of manuals, whose steps,
-    menus and cross-references repeat themselves, and the limit of 100,000 words, which takes out the books
-    that a long context is for. Set `[]` for a crawl of the web, as the papers do."""
+    menus and parameters repeat themselves, and the limit of 100,000 words, which takes out the books that a
+    long context is for. Set `[]` for a crawl of the web, as the papers do."""
     max_drop_frac: float = Field(default=0.9, ge=0, le=1)
     """The run stops when this stage would drop a larger fraction: that is a wrong setting, not bad data."""
 

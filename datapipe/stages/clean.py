@@ -17,7 +17,7 @@ from datapipe.stages.repair import moved_span, repaired
 from datapipe.stages.words import has_words
 from schemas import document
 
-VERSION = "3"
+VERSION = "4"
 DETECTOR = "quality_rules"
 
 NO_PROSE_ROLES = frozenset({"code", "table", "tool_call", "tool_result"})
@@ -80,17 +80,14 @@ def _detector() -> LangDetector:
     return LangDetector(LangDetectConfig(model="lite", max_input_length=None))
 
 
-def _prose(row: Row) -> str:
-    texts = [s["text"] for s in row["segments"] if s["kind"] == "text" and s["role"] not in NO_PROSE_ROLES]
-    return "\n".join(texts)
-
-
 def _language(row: Row, spec: CleanSpec) -> dict[str, Any]:
     """Return `lang` and `lang_prob`: the detected language where it can be told, else the declared one.
 
     `lang_prob` is the detector's and null where `lang` is not what it found.
     """
-    prose = _prose(row)
+    prose = "\n".join(
+        s["text"] for s in _kept(row) if s["kind"] == "text" and s["role"] not in NO_PROSE_ROLES
+    )
     if not has_words(prose, spec.min_lang_words):
         return {"lang": row["lang"], "lang_prob": None}
     found = _detector().detect(prose[:MAX_LANG_CHARACTERS])[0]
@@ -102,25 +99,27 @@ def _language(row: Row, spec: CleanSpec) -> dict[str, Any]:
 
 
 def _drop_reason(row: Row, spec: CleanSpec) -> str | None:
-    text = "\n".join(s["text"] for s in row["segments"] if s["kind"] == "text")
-    if not has_words(text, spec.min_words) and all(s["media_id"] is None for s in row["segments"]):
+    kept = _kept(row)
+    text = "\n".join(s["text"] for s in kept if s["kind"] == "text")
+    if not has_words(text, spec.min_words) and all(s["media_id"] is None for s in kept):
         return "too_short"
     is_sure = row["lang_prob"] is not None and row["lang_prob"] >= spec.min_lang_prob
     if spec.languages and is_sure and row["lang"] not in spec.languages:
         return "language"
-    prose = quality_rules.prose_of(row["segments"], row["lang"], _dropped(row["masks"]))
+    prose = quality_rules.prose_of(kept, row["lang"])
     if prose is None:
         return None
     return next(quality_rules.failed(prose, spec.rules, frozenset(spec.ignored_measures)), None)
 
 
-def _dropped(masks: list[Mask]) -> frozenset[int]:
-    """Return the segments that a mask drops as a whole."""
-    return frozenset(
+def _kept(row: Row) -> list[Segment]:
+    """Return the segments that no mask drops as a whole, such as a reader's on navigation."""
+    dropped = {
         mask["segment"]
-        for mask in masks
+        for mask in row["masks"]
         if mask["action"] == "drop" and mask["start"] is mask["end"] is mask["box"] is None
-    )
+    }
+    return [segment for number, segment in enumerate(row["segments"]) if number not in dropped]
 
 
 def _masks_on_lines(row: Row, spec: CleanSpec) -> list[Mask]:

@@ -4,8 +4,8 @@ Owns the rules, their thresholds, and which documents they fit. Changes no text.
 first that fails is the drop reason, such as `gopher_mean_word_length`.
 
 The rules look at prose: headings, paragraphs, list items and notes. Captions, alternative texts and
-transcripts belong to a picture or a video, and code and tables follow other laws: they are not looked at, nor
-is a segment that a mask drops. A list item counts as a line with a bullet.
+transcripts belong to a picture or a video, and code and tables follow other laws: they are not looked at. A
+list item counts as a line with a bullet.
 
 They were made for pages of plain English from the web. Not judged is what does not fit:
 
@@ -133,18 +133,11 @@ class Prose:
         return self.text.split()
 
 
-def prose_of(segments: Sequence[Segment], lang: str | None, dropped: frozenset[int]) -> Prose | None:
-    """Return the prose of a document; None where there is none, or where it is an agent session.
-
-    `dropped` are the segments that masks drop whole.
-    """
+def prose_of(segments: Sequence[Segment], lang: str | None) -> Prose | None:
+    """Return the prose among a document's segments; None where there is none, or in an agent session."""
     if any(segment["role"] in SESSION_ROLES for segment in segments):
         return None
-    chosen = [
-        segment
-        for number, segment in enumerate(segments)
-        if segment["kind"] == "text" and segment["role"] in PROSE_ROLES and number not in dropped
-    ]
+    chosen = [segment for segment in segments if segment["kind"] == "text" and segment["role"] in PROSE_ROLES]
     if not any(has_words(segment["text"], 1) for segment in chosen):
         return None
     return Prose(

@@ -133,11 +133,21 @@ def test_what_fails_a_rule_is_dropped_by_its_measure_and_stays_in_the_table() ->
     assert one([made], CleanSpec(rules=()))["drop_reason"] is None
     assert one([made], CleanSpec(rules=("gopher_repetition",)))["drop_reason"] is None
     assert one([made], drop_reason="earlier")["drop_reason"] == "earlier"
+    spec = CleanSpec(rules=("gopher_repetition",), ignored_measures=())
     repeated = [make.text("TODO", "list_item")] * 6 + [make.text(ENGLISH)]
-    assert one(repeated)["drop_reason"] == "gopher_duplicate_lines"
+    assert one(repeated, spec)["drop_reason"] == "gopher_duplicate_lines"
     drop = {**dict.fromkeys(document.MASK.names), "reason": "r", "action": "drop", "detector": "d"}
     gone = [{**drop, "segment": number} for number in range(6)]
-    assert one(repeated, masks=gone)["drop_reason"] is None
+    assert one(repeated, spec, masks=gone)["drop_reason"] is None
+
+
+def test_what_a_mask_drops_whole_says_nothing_of_the_document() -> None:
+    drop = {**dict.fromkeys(document.MASK.names), "reason": "nav", "action": "drop", "detector": "d"}
+    masks = [{**drop, "segment": 0}, {**drop, "segment": 1}]
+    navigation = [make.text(f"{ENGLISH} " * 4), make.picture_segment("m")]
+    assert one([*navigation, make.text(GERMAN)], masks=masks)["lang"] == "de"
+    assert one([*navigation, make.text(GERMAN)])["lang"] == "en"
+    assert one([*navigation, make.text("Too short.")], masks=masks)["drop_reason"] == "too_short"
 
 
 def test_only_what_is_ignored_by_default_drops_a_short_good_page() -> None:
