@@ -171,8 +171,7 @@ def cluster(hashes: pa.Table, nodes: pa.Table, same: pa.Table) -> pa.Table:
         pa.array(sizes.astype(np.int32)),
     ]
     table = pa.table(columns, CLUSTERS.names).filter(pa.array(sizes > 1))
-    rows = table.sort_by("media_id").to_pylist()  # built anew: what was filtered keeps traces of how it was cut
-    return pa.Table.from_pylist(rows, schema=CLUSTERS)
+    return table.sort_by("media_id").cast(CLUSTERS)
 
 
 def _first_of_each(column: pa.ChunkedArray) -> Array:

@@ -14,7 +14,7 @@ from jobs.state import RunState
 from schemas import media, shard
 from tests import s3
 from tests.datapipe.test_dedupe_media import POOL
-from tests.jobs.test_dedupe import SerialEngine, cut
+from tests.jobs.test_dedupe import SerialEngine
 
 Row = dict[str, Any]
 
@@ -43,18 +43,19 @@ def clusters(step: Step) -> bytes:
         return source.read()
 
 
-def rows() -> list[Row]:
-    return [row for part in POOL for row in part]
+def joined(parts: list[list[Row]]) -> list[Row]:
+    return [row for part in parts for row in part]
 
 
 def test_any_cut_of_media_and_of_pairs_gives_the_same_bytes(tmp_path: Path) -> None:
-    whole = run(str(tmp_path / "whole"), [rows()])
+    whole = run(str(tmp_path / "whole"), [joined(POOL)])
     table = shard.read_step_table(whole.path, "media_clusters")
     assert sorted(table["cluster_size"].to_pylist()) == [2, 2, 2, 2, 4, 4, 4, 4]
     manifest = shard.read_manifest(whole.path)
     assert manifest.metrics["clusters"] == 3 and manifest.rows_out == 8
     for number, (size, pairs_per_task) in enumerate([(1, 1), (4, 2)]):
-        parted = run(str(tmp_path / str(number)), cut(rows(), size), pairs_per_task)
+        cut = [joined(POOL[start : start + size]) for start in range(0, len(POOL), size)]
+        parted = run(str(tmp_path / str(number)), cut, pairs_per_task)
         assert clusters(parted) == clusters(whole)
 
 
@@ -72,5 +73,5 @@ def test_media_are_found_by_row_in_large_shards(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_media_on_s3_are_compared_there() -> None:
     with s3.server() as bucket:
-        step = run(f"{bucket}/run", [rows()[:3], rows()[3:]])
+        step = run(f"{bucket}/run", [joined(POOL[:3]), joined(POOL[3:])])
         assert shard.read_step_table(step.path, "media_clusters").num_rows == 8
