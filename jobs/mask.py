@@ -17,10 +17,10 @@ from jobs.state import RunState, partition_numbers, read_all, read_batches
 from schemas import shard
 
 # Partitions are counted in groups, for each bucket of keys opens a file of each group. A bucket has the keys
-# of so many bytes of documents: half a million, 50 MB while they are summed.
+# of so many bytes of documents: a hundred thousand or two, which take 100 MB while they are summed.
 GROUP_PARTITIONS = 16
 BUCKET_BYTES = 16 * 1024**2
-MAX_PENDING_ROWS = 2**20
+MAX_PENDING_ROWS = 2**18
 
 
 def mask_repeats_step(run: RunState, job: PrepareJob, source: str) -> str:

@@ -20,7 +20,7 @@ code and transcripts are content and end a run of boilerplate. Agent sessions ar
 and results have a policy in `mask_text`. What another stage's mask drops is as if it were not there.
 
 Parts: `counts` (map; sums by `merged`), `large_sites` (reduce), `repeated` (reduce of a bucket of keys, see
-`in_buckets`), `mark` (map). Memory is that of one bucket's keys, some 100 bytes each, and of the keys of a
+`in_buckets`), `mark` (map). Memory is that of one bucket's keys, some 500 bytes each, and of the keys of a
 batch.
 """
 
