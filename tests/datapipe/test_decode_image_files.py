@@ -1,7 +1,7 @@
 """Real picture files: the test images of Pillow's source distribution, decoded in processes of their own.
 
-Every file has its outcome in `golden/pillow_images.json`: the class of the error, or size and policy. What can
-be judged is judged: copies in other formats are equal, colours and orientations are what they must be.
+Every file has its outcome in `golden/pillow_images.json`: the class of the error, or size and policy. What
+can be judged is judged: copies in other formats are equal, colours and orientations are what they must be.
 Rewrite the table with `python -m tests.datapipe.test_decode_image_files`, and look at what changed.
 """
 
@@ -116,7 +116,7 @@ def test_all_orientations_show_the_same_picture(pictures: dict[str, np.ndarray])
         for number in range(3, 9):
             assert apart(first, pictures[f"hopper_orientation_{number}.{suffix}"]) < 5, number
     for number in range(2, 9):
-        assert apart(pictures["g4_orientation_1.tif"], pictures[f"g4_orientation_{number}.tif"]) == 0
+        assert apart(pictures["g4_orientation_1.tif"], pictures[f"g4_orientation_{number}.tif"]) < 1
     roads = [array for name, array in pictures.items() if name.startswith("avif/rot")]
     assert len(roads) == 7 and all(array.shape == (427, 640, 3) for array in roads)
     assert all(apart(roads[0][:180, :200], array[:180, :200]) < 3 for array in roads)  # beside the label
