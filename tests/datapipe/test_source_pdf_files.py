@@ -23,7 +23,7 @@ for path in sys.argv[1:]:
     print(json.dumps({"start": path}), flush=True)
     data = open(path, "rb").read()
     data = gzip.decompress(data) if path.endswith(".gz") else data
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         document = pdf.read(data, path, max_ocr_pages=0)
         items = [
@@ -33,7 +33,7 @@ for path in sys.argv[1:]:
         row = {"title": document.title, "lang": document.lang, "items": items}
     except ReadError as error:
         row = {"error": type(error).__name__}
-    print(json.dumps({"path": path, "seconds": time.perf_counter() - start, **row}), flush=True)
+    print(json.dumps({"path": path, "seconds": time.process_time() - start, **row}), flush=True)
 """
 
 
@@ -45,7 +45,7 @@ class Read:
     title: str | None
     lang: str | None
     items: list[dict[str, Any]]
-    seconds: float
+    seconds: float  # of a core
 
     @property
     def text(self) -> str:
@@ -128,7 +128,7 @@ def test_every_file_of_two_torture_sets_opens_or_names_its_fault(
         "tests/resources/newline-buffer-test",
     ]
     assert set(errors.values()) <= {"Encrypted", "EmptyDocument", "MalformedMarkup"}
-    assert max(read.seconds for read in (pypdf | pikepdf).values()) < 120
+    assert max(read.seconds for read in (pypdf | pikepdf).values()) < 60
 
 
 def test_encrypted_files_with_an_empty_password_say_what_the_plain_one_says(pypdf: dict[str, Read]) -> None:
@@ -329,9 +329,9 @@ def test_three_hundred_pages_with_photographs_are_read_whole() -> None:
     assert len(manual.pictures()) > 200
 
 
-def test_manual_of_1335_pages_is_read_within_the_time_ingest_gives_a_file() -> None:
+def test_manual_of_1335_pages_is_read_whole_and_in_bounded_time() -> None:
     folder = fetch("debian:linuxcnc-doc-en")[0]
     manual = next(iter(read_all(folder, "**/LinuxCNC_Documentation.pdf").values()))
     assert manual.num_pages == 1335
     assert len({i["page"] for i in manual.items if i["mask"] == "page_header"}) > 1300
-    assert manual.seconds < 240  # about 40 on a core to itself
+    assert manual.seconds < 120
