@@ -60,8 +60,7 @@ def read_page(
     body = tree.body or _without_frames(tree)
     if body is not None:
         walk.run(body)
-        walk.boundary()
-    items = _without_scripts(walk.flow.items)
+    items = _without_scripts(walk.finish())
     if title is None:
         title = _title(tree) or next((i.text for i in items if i.role == "heading" and i.mask is None), None)
     return document(format, title, lang, items)

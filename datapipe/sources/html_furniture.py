@@ -1,9 +1,9 @@
 """What on a page is not its content, where the markup says so.
 
 Owns the judgement on one element by its tag, role, classes, id and style: navigation, the page's header and
-footer, sidebars, advertisements, cookie notices, hidden parts. Words that only hint at it (`menu`, `sidebar`,
-`related`) count where most of the element's text is links, which the walk over the page finds out. A page
-keeps what is judged here, under a mask with the reason.
+footer, sidebars, advertisements, cookie notices, rows of buttons, lists of other articles, hidden parts.
+Words that only hint at it (`menu`, `sidebar`) count where most of the element's text is links, which is known
+when the walk leaves it (`html_masks`). A page keeps what is judged here, under a mask with the reason.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ class When(enum.Enum):
     ALWAYS = "nothing more"
     IF_NO_TITLE = "it does not hold the page's title"
     IF_LINKS = "it does not hold the page's title, and most of its text is links"
+    IF_ONLY_LINKS = "it does not hold the page's title, and has many links and hardly any other text"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Verdict:
     reason: str
     when: When = When.ALWAYS
 
+
+LINK_LIST = Verdict("link_list", When.IF_ONLY_LINKS)  # of blocks that nothing else is known of
 
 # Signs beside the text that leave no trace: a heading's link to itself, line numbers, a tool's messages.
 SIGNS = frozenset(
@@ -101,6 +104,20 @@ _ADVERTISEMENT = re.compile(
     r"bottom|inner|leaderboard|mpu|rail|widget)(?:[-_].*)?|"
     r"adsbygoogle|(?:div-)?gpt-ad.*|google[-_]ads?.*|dfp[-_].*|taboola.*|outbrain.*|ob-widget.*|trc_related.*|"
     r"sponsored-(?:content|links|posts?)|adthrive.*|mv-ad-.*"
+)
+_SHARING = re.compile(  # plugins that put such a row under a text
+    r"sharedaddy|sd-sharing.*|addtoany.*|a2a[-_]kit.*|sharethis.*|st-inline-share.*|social-shar(?:e|ing).*|"
+    r"share-(?:buttons|bar|tools|links|icons)|post-share.*|jp-relatedposts|yarpp.*|crp_related"
+)
+_RELATED = re.compile(
+    r"(?:.*[-_])?(?:related|recommended|trending|popular|latest)[-_]{1,2}(?:posts?|articles?|stor(?:y|ies)|news|"
+    r"content|links?|items?|products?|topics?|videos?)(?:[-_].*)?|(?:.*[-_])?recirc(?:[-_].*)?|"
+    r"(?:.*[-_])?most[-_](?:read|viewed|popular|recent|shared)(?:[-_].*)?|"
+    r"(?:.*[-_])?(?:more[-_](?:from|stories|news|on)|read[-_]next|up[-_]next|you[-_]may|also[-_]like)(?:[-_].*)?"
+)
+_SIGN_UP = re.compile(
+    r"(?:.*[-_])?(?:newsletter|subscribe|subscription|mailing-list)[-_]{1,2}(?:sign-?up|form|box|promo|widget|block|"
+    r"module|container|wrapper|cta|banner|modal|popup|inline|embed)(?:[-_].*)?"
 )
 _HINT = re.compile(
     r"(?:.*[-_])?(?:navi?|navbar|navigation|menus?|menubar|submenu|breadcrumbs?|pagination|pager|paging|toc|sitemap|"
@@ -196,6 +213,9 @@ def by_names(tag: str, classes: str, id: str, is_in_article: bool) -> Verdict | 
         return Verdict("cookie_notice", When.IF_NO_TITLE)
     if any(_ADVERTISEMENT.fullmatch(name) for name in names):
         return Verdict("advertisement", When.IF_NO_TITLE)
+    for reason, pattern in (("sharing", _SHARING), ("related", _RELATED), ("sign_up", _SIGN_UP)):
+        if any(pattern.fullmatch(name) for name in names):
+            return Verdict(reason, When.IF_NO_TITLE)
     if tag == "div" and not is_in_article:
         if _PAGE_FOOTER.intersection(names):
             return Verdict("footer", When.IF_NO_TITLE)

@@ -30,6 +30,7 @@ TAKEN = frozenset(_TAKEN_TAGS.split()) | html_embeds.EMBEDS
 JUDGED = frozenset(("nav", "header", "footer", "aside", "dialog", "amp-sidebar", "amp-ad", "amp-consent"))
 PREFORMATTED = frozenset(("pre", "xmp", "listing", "plaintext"))
 ARTICLES = frozenset(("article", "main", "section"))
+LISTS = frozenset(("ul", "ol", "dl", "menu", "div", "p", "section", "aside", "table", "td", "form", "center"))
 _SHOWN_AS_BLOCK = re.compile(r"display\s*:\s*(?:block|flex|grid|table)\b", re.IGNORECASE)
 
 _FIGURE_CLASSES = frozenset(
@@ -51,6 +52,10 @@ _FIGURE_CLASSES = frozenset(
     )
 )
 _CAPTION_CLASSES = frozenset(("caption", "wp-caption-text", "thumbcaption", "figure-caption", "gallerytext"))
+_TEXT_BODY = re.compile(  # what sites call the element that holds the text of an article
+    r"(?:article|story|post|entry|news|blog)[-_]{0,2}(?:body|content|text)(?:[-_]{1,2}(?:main|inner|wrapper))?",
+    re.IGNORECASE,
+)
 EMOJI_CLASSES = frozenset(("emoji", "wp-smiley", "twemoji"))
 _LEFT_OUT = SIGNS | html_math.RENDERED
 _FORMULA_CLASS = "mwe-math-element"
@@ -73,6 +78,7 @@ class Shape:
     is_figure: bool = False
     is_caption: bool = False
     is_title: bool = False
+    is_body: bool = False
 
 
 @functools.lru_cache(maxsize=4096)
@@ -86,6 +92,7 @@ def shape_of(classes: str) -> Shape:
         not names.isdisjoint(_FIGURE_CLASSES),
         not names.isdisjoint(_CAPTION_CLASSES),
         "title" in names,
+        any(_TEXT_BODY.fullmatch(name) for name in names if len(name) < 60),
     )
 
 

@@ -10,14 +10,15 @@ import re
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from datapipe.sources import html_embeds, html_math
-from datapipe.sources.html_furniture import Verdict, When, is_hidden, judge
+from datapipe.sources import html_embeds, html_masks, html_math
+from datapipe.sources.html_furniture import LINK_LIST, Verdict, When, is_hidden, judge
 from datapipe.sources.html_limits import tame
 from datapipe.sources.html_pictures import best_address, drawing, from_address, is_tracker, shows_nothing
 from datapipe.sources.html_shapes import (
     ARTICLES,
     EMOJI_CLASSES,
     JUDGED,
+    LISTS,
     PLAIN,
     PREFORMATTED,
     SKIPPED,
@@ -38,7 +39,6 @@ _SUPERSCRIPT = str.maketrans("0123456789+-\u2212=()", "⁰¹²³⁴⁵⁶⁷⁸�
 _SUBSCRIPT = str.maketrans("0123456789+-\u2212=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")
 _TEX = re.compile(r"[\\^_={}]")
 _MAX_OPEN_HINTS = 8  # elements that may be furniture, one in the other; more are not looked at
-_PROSE_CHARS = 2000  # so much text with few links in it is no navigation
 
 
 @dataclasses.dataclass(slots=True)
@@ -50,6 +50,8 @@ class _Element:
     role: str | None = None
     is_figure: bool = False
     is_table: bool = False
+    is_main: bool = False
+    is_body: bool = False
     verdict: Verdict | None = None
     start: int = 0  # the state when it was entered: items, ...
     counts: tuple[int, ...] = ()
@@ -68,12 +70,12 @@ class Walk:
         self.twins = Twins(base)
         self.last_href: str | None = None
         self.is_inner = False
+        self.regions = html_masks.Regions()
         self.grid: Grid | None = None  # of the open table of data
         self.after_break = self.has_text = False  # since the block began
         self.num_pre = self.num_articles = self.num_tables = self.num_figures = self.num_links = 0
-        self.num_headings = self.num_masks = self.num_hints = 0  # how many of each are open
-        # So far: characters, those in links, links, titles and articles.
-        self.counts = [0, 0, 0, 0, 0]
+        self.num_headings = self.num_bodies = self.num_masks = self.num_hints = 0  # how many are open
+        self.counts = [0] * len(html_masks.Counts._fields)  # so far
 
     def run(self, root: LexborNode) -> None:
         """Take in an element and all that is in it."""
@@ -146,18 +148,31 @@ class Walk:
     def open(self, element: _Element, shape: Shape, attributes: Attributes) -> _Element:
         self.boundary()
         self.open_block(element, shape, attributes)
-        if element.verdict is not None:
-            element.start, element.counts = len(self.flow.items), tuple(self.counts)
-            if element.verdict.when == When.ALWAYS:
-                self.num_masks += 1
-            else:
-                self.num_hints += 1
+        element.start, element.counts = len(self.flow.items), tuple(self.counts)
+        if element.verdict is None:
+            element.is_main = element.tag == "main" or attributes.get("role") == "main"
+            element.is_body = not self.num_bodies and (
+                shape.is_body or attributes.get("itemprop") == "articleBody"
+            )
+            self.num_bodies += element.is_body
+            if element.tag == "h1" and not self.num_bodies and not self.regions.bodies:
+                self.regions.title = element.start
+            if element.tag in LISTS and not element.is_table and not element.is_main and self.is_looked_at():
+                element.verdict = LINK_LIST
+        elif element.verdict.when == When.ALWAYS:
+            self.num_masks += 1
+        else:
+            self.num_hints += 1
         return element
+
+    def is_looked_at(self) -> bool:
+        return self.grid is None and not self.num_masks and not self.num_figures
 
     def open_block(self, element: _Element, shape: Shape, attributes: Attributes) -> None:
         tag = element.tag
         self.counts[3] += tag == "h1"
-        self.counts[4] += tag in ("main", "article")
+        self.counts[4] += tag == "article"
+        self.counts[5] += tag == "main"
         if self.grid is not None:
             if tag in ("td", "th"):
                 self.end_cells(self.grid.before())
@@ -189,6 +204,11 @@ class Walk:
             self.leave_block(element)
             if element.verdict is not None:
                 self.mask(element, element.verdict)
+            if element.is_main:
+                self.regions.mains.append((element.start, len(self.flow.items)))
+            if element.is_body:
+                self.num_bodies -= 1
+                self.regions.bodies.append((element.start, len(self.flow.items)))
 
     def leave_block(self, element: _Element) -> None:
         tag = element.tag
@@ -240,25 +260,17 @@ class Walk:
         """Lay the mask of an element over its items, if the condition holds."""
         if verdict.when == When.ALWAYS:
             self.num_masks -= 1
-        else:
+        elif verdict is not LINK_LIST:
             self.num_hints -= 1
-        if not self.is_furniture(element, verdict):
-            return
-        items = self.flow.items
-        for index in range(element.start, len(items)):
-            item = items[index]
-            if item.mask is None and (verdict is not _NO_SCRIPT or item.kind == "text"):
-                items[index] = dataclasses.replace(item, mask=verdict.reason)
+        inside = [now - before for before, now in zip(element.counts, self.counts)]
+        if html_masks.holds(verdict, html_masks.Counts(*inside)):
+            html_masks.lay(self.flow.items, element.start, verdict.reason, only_text=verdict is _NO_SCRIPT)
 
-    def is_furniture(self, element: _Element, verdict: Verdict) -> bool:
-        chars, in_links, links, titles, articles = (b - a for a, b in zip(element.counts, self.counts))
-        if articles:
-            return False  # the page itself, whatever it was called or however its markup is broken
-        if verdict.when == When.IF_LINKS:
-            return not titles and links > 1 and 2 * in_links >= chars
-        if verdict.when == When.IF_NO_TITLE:
-            return not titles
-        return verdict.reason != "navigation" or chars < _PROSE_CHARS or 5 * in_links >= chars
+    def finish(self) -> list[Item]:
+        """End the walk; return its items, with what is outside of the article masked."""
+        self.boundary()
+        html_masks.lay_outside(self.flow.items, self.regions)
+        return self.flow.items
 
     def put_aside(self, node: LexborNode, reason: str) -> None:
         """Keep a part of a line that leaves, without cutting the line."""
@@ -277,8 +289,12 @@ class Walk:
         if text and not text.isspace():
             self.after_break, self.has_text = False, True
             self.counts[0] += len(text)
-            if self.num_links:
+            if self.num_pre:
+                self.counts[6] += 1
+            elif self.num_links:
                 self.counts[1] += len(text)
+            elif len(text) > html_masks.SENTENCE_CHARS:
+                self.counts[6] += 1
         elif not self.has_text and not self.num_pre:
             return  # between blocks
         self.flow.write(text)

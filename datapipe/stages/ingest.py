@@ -31,7 +31,7 @@ from datapipe.sources.video import Caption
 from datapipe.spec import IngestSpec, SourceSpec
 from schemas import document, ids, media, quarantine
 
-VERSION = "3"
+VERSION = "4"
 STAGE = "ingest"
 
 Load = Callable[[str], bytes]

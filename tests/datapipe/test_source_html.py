@@ -78,6 +78,10 @@ def test_scripts_and_signs_leave_no_trace() -> None:
         ("<aside role='complementary'>Menu</aside>", "sidebar"),
         ("<aside><a href='a'>Me</a> <a href='b'>nu</a></aside>", "sidebar"),
         ("<div role='search'>Menu</div>", "search"),
+        ("<div class='sharedaddy'>Menu</div>", "sharing"),
+        ("<section class='RecircMostPopular-x7'>Menu</section>", "related"),
+        ("<div class='newsletter-signup'>Menu</div>", "sign_up"),
+        ("<p><a href=a>M</a> <a href=b>e</a> <a href=c>n</a> <a href=d>u</a></p>", "link_list"),
         ("<div id='cookie-notice'>Menu</div>", "cookie_notice"),
         ("<div id='onetrust-consent-sdk'>Menu</div>", "cookie_notice"),
         ("<div role='dialog' aria-label='Cookie settings'>Menu</div>", "cookie_notice"),
@@ -109,6 +113,12 @@ def test_what_the_markup_says_is_no_content_stays_under_a_mask(markup: str, reas
         "<div class='address'>At home.</div>",
         "<dialog open>Shown.</dialog>",
         "<details><summary>More</summary><p>Folded.</p></details>",
+        "<ul><li><a href='a'>One</a>: what it is for</li><li><a href='b'>Two</a>: and another</li>"
+        "<li><a href='c'>Three</a>: with words</li><li><a href='d'>Four</a>: beside it</li></ul>",
+        "<div><pre><a href=a>import</a> <a href=b>a</a>, <a href=c>b</a>, <a href=d>c</a></pre></div>",
+        "<div><h1><a href='a'>A</a></h1><a href='b'>B</a><a href='c'>C</a><a href='d'>D</a></div>",
+        "<div><a href='1.jpg'><img src='1.jpg'></a><a href='2.jpg'><img src='2.jpg'></a>"
+        "<a href='3.jpg'><img src='3.jpg'></a><a href='4.jpg'><img src='4.jpg'></a></div>",
     ],
 )
 def test_what_only_sounds_like_furniture_is_content(markup: str) -> None:
@@ -118,7 +128,7 @@ def test_what_only_sounds_like_furniture_is_content(markup: str) -> None:
 @pytest.mark.parametrize(
     "markup",
     [
-        "<nav>Menu<article><p>The broken page.</p></article>",
+        "<nav>Menu<article>" + "<p>A long text without links. </p>" * 20 + "</article>",
         "<div class='cookie-banner-shown'><main><p>The page.</p></main></div>",
         "<div class='ads'><h1>Title</h1><p>The page.</p></div>",
         "<nav>" + "<p>A long text without links. </p>" * 100,
@@ -126,6 +136,31 @@ def test_what_only_sounds_like_furniture_is_content(markup: str) -> None:
 )
 def test_names_and_broken_markup_never_take_the_page_itself(markup: str) -> None:
     assert masked(markup) == []
+
+
+TEXT = "<p>A sentence of the article itself, with some length.</p>" * 5
+
+
+def test_what_is_outside_of_the_one_main_element_is_masked() -> None:
+    body = f"<p>Banner.</p><main><h1>Title</h1>{TEXT}</main><p>Imprint.</p>"
+    assert masked(body) == [("outside_main", "Banner."), ("outside_main", "Imprint.")]
+    assert masked(f"<p>Banner.</p><main>{TEXT}</main><main>{TEXT}</main>") == []
+    assert masked(f"<main><p>Search</p></main>{TEXT}") == []
+
+
+def test_what_is_outside_of_the_body_of_an_article_is_masked_but_not_its_title() -> None:
+    body = (
+        f"<p>Banner.</p><h1>Title</h1><img src='lead.jpg'><div class='entry-content'>{TEXT}</div><p>Next.</p>"
+    )
+    assert masked(body) == [("outside_body", "Banner."), ("outside_body", "Next.")]
+    assert seen(body)[:2] == [("heading", "Title"), ("figure", "guide/lead.jpg")]
+    assert masked(f"<div itemprop='articleBody'>{TEXT}</div><p>Next.</p>") == [("outside_body", "Next.")]
+    assert masked(f"<div class='post-body'>{TEXT}</div>" * 2 + "<p>Next.</p>") == []
+
+
+def test_cards_that_lead_to_articles_are_no_articles() -> None:
+    card = "<article><a href='x'><img src='t.jpg'></a><h3><a href='x'>Another story</a></h3></article>"
+    assert {reason for reason, _ in masked(f"{TEXT}<div>{card * 4}</div>")} == {"link_list"}
 
 
 def test_a_hidden_part_of_a_line_does_not_cut_the_line() -> None:
