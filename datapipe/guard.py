@@ -13,7 +13,8 @@ of pools built on it, it does not import the main program again: a script withou
 notebook and a Ray worker can all start one.
 
 A memory limit is met at the same allocation on every machine. A time limit is not: what hits it on a slow
-machine may pass on a fast one, so it is meant for what would never end.
+machine may pass on a fast one, so it is meant for what would never end. It counts processor time, for on a
+busy machine each process has only a part of a core; time in which the call uses none counts a quarter.
 """
 
 import atexit
@@ -24,6 +25,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Pipe
 from typing import Any
@@ -46,6 +48,8 @@ BATCH_BYTES = 8 * 1024**2
 BYTES_PER_LIMIT = 16 * 1024**2
 START_LIMIT_S = 300.0  # a busy machine takes long to load the libraries of the readers
 IDLE_LIMIT_S = 60.0
+WAITING_FRAC = 0.25  # of a second in which a call uses no processor, counted as used
+_PROCESS_CLOCK = 2  # CPUCLOCK_SCHED of Linux; with the process id, the clock of another process
 _GROWN_FRAC = 0.25  # of the memory limit; a child that keeps more than that leaks, and is replaced
 _CHILD = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -60,8 +64,8 @@ class Guard:
     in a batch and have not begun.
 
     Args:
-        time_limit_s: for each call of `each` and each value of `collect`; of a call that is given more than
-            `BYTES_PER_LIMIT`, for each so many bytes begun (`limit_s`).
+        time_limit_s: processor time for each call of `each` and each value of `collect`; of a call that is
+            given more than `BYTES_PER_LIMIT`, for each so many bytes begun (`limit_s`).
         memory_limit_bytes: what a call may allocate on top of what the child holds. Linux only.
         idle_limit_s: after it, an unused child ends and gives its memory back.
     """
@@ -153,7 +157,7 @@ class Guard:
             problem = child.channel.receive().problem
             if problem:
                 raise RuntimeError(f"the guarded call cannot be made: {problem}")
-            while _waits(child.channel, request, answers):
+            while _waits(child, request, answers):
                 answer = child.channel.receive()
                 if isinstance(answer, Done):
                     if answer.grown_bytes > _GROWN_FRAC * self.memory_limit_bytes:
@@ -240,18 +244,19 @@ def _num_bytes(call: tuple[Any, ...]) -> int:
     return sum(len(value) for value in call if isinstance(value, bytes))
 
 
-def _waits(channel: Channel, request: Request, answers: list[Any]) -> bool:
-    """Wait for the next answers; return whether they came before the call at work has had its time.
-
-    Waits in steps and adds them up: time for which this process was stopped itself is not the call's.
-    """
-    waited_s = 0.0
-    while (rest_s := request.limit_s(channel.num_begun, len(answers)) + 2 * FLUSH_S - waited_s) > 0:
-        step_s = min(rest_s, 1.0)
-        if channel.wait(step_s):
+def _waits(child: "_Child", request: Request, answers: list[Any]) -> bool:
+    """Wait for the next answers; return whether they came before the call at work has had its time."""
+    spent_s, cpu_s = 0.0, child.cpu_s()
+    while True:
+        limit_s = request.limit_s(child.channel.num_begun, len(answers)) + 2 * FLUSH_S
+        if spent_s > limit_s:
+            return False
+        step_s = min(limit_s / 4, 1.0)
+        if child.channel.wait(step_s):
             return True
-        waited_s += step_s
-    return False
+        before_s, cpu_s = cpu_s, child.cpu_s()
+        used_s = step_s if cpu_s is None or before_s is None else cpu_s - before_s
+        spent_s += max(used_s, WAITING_FRAC * step_s)
 
 
 def _batch(waiting: Iterator[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -297,6 +302,13 @@ class _Child:
             if isinstance(error, EOFError | ConnectionError):
                 raise RuntimeError("the guarded process ended while it started") from error
             raise
+
+    def cpu_s(self) -> float | None:
+        """Return the processor time it has used; None where the system does not tell."""
+        try:
+            return time.clock_gettime((~self.process.pid << 3) | _PROCESS_CLOCK)
+        except (AttributeError, OSError):
+            return None
 
     def is_usable(self) -> bool:
         """Return whether it runs, and has the credentials for S3 that this process has by now."""

@@ -66,9 +66,10 @@ class IngestSpec(BaseModel, frozen=True, extra="forbid"):
     max_file_bytes: int = Field(default=512 * 1024**2, gt=0)
     """Larger files go to quarantine, unread. Of a container, such as a web archive, each document counts."""
     time_limit_s: float = Field(default=120.0, gt=0)
-    """Longest time for reading one document or decoding one picture or video, for each 16 MiB of it begun;
-    then it is given up. It also bounds going through a container. Whether it is met depends on the machine,
-    so the default is for what would never end: a quiet core decodes an hour of 720p video in less."""
+    """Longest processor time for reading one document or decoding one picture or video, for each 16 MiB of it
+    begun; then it is given up. It also bounds going through a container. Time spent waiting counts a quarter.
+    Whether the limit is met depends on the machine, so the default is for what would never end: a core
+    decodes half an hour of 720p video in it."""
     memory_limit_bytes: int = Field(default=4 * 1024**3, ge=256 * 1024**2)
     """Memory that reading one document or decoding one medium may take. Default: several copies of the
     largest allowed picture, of 16-bit RGBA; one worker may hold so much beside its own partition."""

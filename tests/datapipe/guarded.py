@@ -34,8 +34,10 @@ def misbehave(how: str) -> Any:
                 pass
         case "loop in C":
             ctypes.CDLL(None).pause()
-        case "nap":
-            time.sleep(0.6)
+        case "work":
+            work(0.2)
+        case "long work":
+            work(0.6)
         case "segfault":
             ctypes.string_at(0)
         case "abort":
@@ -83,9 +85,11 @@ def numbers(*ends: str) -> Iterator[Any]:
         yield number if end == "" else misbehave(end)
 
 
-def sleep(seconds: float, data: bytes = b"") -> float:
-    """Take a while."""
-    time.sleep(seconds)
+def work(seconds: float, data: bytes = b"") -> float:
+    """Use the processor for a while."""
+    end_s = time.process_time() + seconds
+    while time.process_time() < end_s:
+        pass
     return seconds
 
 
