@@ -153,7 +153,7 @@ def _near_pairs(
         found.append((left[similar], right[similar]))
     num_by_all = sum(len(left) for left, _ in found)
     for group in np.flatnonzero(lengths > ALL_PAIRS):
-        found += _stars(signed, sizes, members[offsets[group] : offsets[group + 1]], spec)
+        found += _stars(signed, sizes, members[offsets[group] : offsets[group + 1]], int(bands[group]), spec)
     left, right = (np.concatenate(side) for side in zip(*found, strict=True))
     return left, right, np.arange(len(left)) >= num_by_all
 
@@ -184,16 +184,18 @@ def _are_candidates(
     for start in range(0, len(left), CHUNK_PAIRS):
         chunk = slice(start, start + CHUNK_PAIRS)
         agree = minhash[left_row[chunk]] == minhash[right_row[chunk]]
-        shared = agree.reshape(len(agree), spec.num_bands, -1).all(axis=2)
-        is_first = shared.argmax(axis=1) == band[chunk]
-        result[chunk] = is_first & _are_near(agree, sizes, left[chunk], right[chunk], spec)
+        above = _above_limit(agree, sizes, left[chunk], right[chunk], spec)
+        result[chunk] = (_first_band(agree, spec) == band[chunk]) & (above >= -MARGIN)
     return result
 
 
 def _stars(
-    signed: SignatureTables, sizes: Sizes, members: Array, spec: DedupeTextSpec
+    signed: SignatureTables, sizes: Sizes, members: Array, band: int, spec: DedupeTextSpec
 ) -> list[tuple[Array, Array]]:
-    """Compare the best with all others, then the best of the rest with what remains; a chunk at a time."""
+    """Compare the best with all others, then the best of the rest with what remains; a chunk at a time.
+
+    Those that most likely resemble the star and share an earlier band with it were compared there.
+    """
     found = []
     stars: list[int] = []
     signatures: list[Array] = []
@@ -208,11 +210,14 @@ def _stars(
                 waiting, minhash = waiting[1:], minhash[1:]
             if not len(waiting):
                 break
-            star = np.full(len(waiting), stars[number])
-            chosen = np.flatnonzero(_are_near(minhash == signatures[number], sizes, star, waiting, spec))
+            star, agree = np.full(len(waiting), stars[number]), minhash == signatures[number]
+            above = _above_limit(agree, sizes, star, waiting, spec)
+            left = (above >= 0) & (_first_band(agree, spec) < band)
+            chosen = np.flatnonzero(~left & (above >= -MARGIN))
             chosen = chosen[are_similar(signed, sizes, star[chosen], waiting[chosen], spec)]
             found.append((star[chosen], waiting[chosen]))
-            waiting, minhash = np.delete(waiting, chosen), np.delete(minhash, chosen, axis=0)
+            left[chosen] = True
+            waiting, minhash = waiting[~left], minhash[~left]
     return found
 
 
@@ -224,7 +229,12 @@ def _minhash(
     return values.reshape(len(documents), spec.num_permutations), starts // spec.num_permutations
 
 
-def _are_near(agree: Array, sizes: Sizes, left: Array, right: Array, spec: DedupeTextSpec) -> Array:
-    """Return for each pair whether signatures that agree in these places can be of similar documents."""
-    needed = min_text_similarity(sizes, left, right, spec) - MARGIN
-    return agree.sum(axis=1, dtype=np.int32) >= needed * spec.num_permutations
+def _above_limit(agree: Array, sizes: Sizes, left: Array, right: Array, spec: DedupeTextSpec) -> Array:
+    """Return how far above the limit for their text signatures that agree in these places estimate pairs."""
+    estimate = agree.sum(axis=1, dtype=np.int32) / spec.num_permutations
+    return estimate - min_text_similarity(sizes, left, right, spec)
+
+
+def _first_band(agree: Array, spec: DedupeTextSpec) -> Array:
+    """Return the first band in which signatures agree that share one."""
+    return agree.reshape(len(agree), spec.num_bands, -1).all(axis=2).argmax(axis=1)
