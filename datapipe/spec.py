@@ -294,8 +294,8 @@ class MaskMediaSpec(BaseModel, frozen=True, extra="forbid"):
     """Pictures that carry no content of their document."""
 
     max_documents: int = Field(default=10, gt=0)
-    """A picture in more documents of the corpus is repeated: it leaves as `repeated_image` where it is an icon
-    or the furniture of a site. Default: OBELICS' limit for one URL."""
+    """A picture in more documents of the corpus is repeated: it leaves as `repeated_image` where it is an
+    icon or the furniture of a site. Default: OBELICS' limit for one URL."""
     min_content_side: int = Field(default=100, ge=0)
     """Repeated pictures with a shorter side, in pixels, are icons. Default: in the GIMP
     manual, icons have up to 48 pixels and photos 113 and more."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from datapipe import spec as specs
 from datapipe.sources import files
-from datapipe.stages import clean, ingest, interleave, mask_media, mask_text, pack, tokenize
+from datapipe.stages import clean, dedupe_media, ingest, interleave, mask_media, mask_text, pack, tokenize
 from schemas import shard
 from tests import make
 from tests.trainer import corpus
@@ -35,9 +35,9 @@ def test_one_page_from_bytes_to_gradient(tmp_path):
 
     # A mask is data: the address stays readable and will train nothing; pictures seen too often would leave.
     page = mask_text.mask_text(page, specs.MaskTextSpec())
-    seen = pa.Table.from_batches([mask_media.occurrences(page, raw.media)])
-    repeated = mask_media.repeated(seen, specs.MaskMediaSpec())
-    page = mask_media.mark(page, raw.media, repeated, specs.MaskMediaSpec())
+    copies, rules = dedupe_media.CLUSTERS.empty_table(), specs.MaskMediaSpec()  # one picture: no copies
+    seen = pa.Table.from_batches([mask_media.occurrences(page, raw.media, copies, rules)])
+    page = mask_media.mark(page, raw.media, copies, mask_media.repeated(seen, rules), rules)
     [mask] = page["masks"][0].as_py()
     masked = segments[mask["segment"]]["text"][mask["start"] : mask["end"]]
     assert (masked, mask["action"]) == ("mara.lindt@tideoffice.org", "no_loss")
