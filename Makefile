@@ -57,7 +57,7 @@ check: setup
 
 .PHONY: test
 test: setup
-	$(BIN)/pytest -q tests
+	$(BIN)/pytest -q -n 2 --dist loadfile tests
 
 .PHONY: test-slow
 test-slow: setup

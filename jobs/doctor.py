@@ -88,7 +88,8 @@ def _decord() -> Finding:
 def _kernels() -> Finding:
     """Hugging Face's `kernels` package has the import name of our `kernels/` folder."""
     if _package("kernels").state == "ok":
-        return Finding("fail", "kernels", "the Hugging Face package of this name hides ours: uninstall it")
+        problem = "the Hugging Face package of this name hides ours: uninstall it (transformers below 5.25)"
+        return Finding("fail", "kernels", problem)
     found = importlib.util.find_spec("kernels.msa")
     return Finding("ok", "kernels", str(Path(found.origin).parent) if found and found.origin else "ours")
 

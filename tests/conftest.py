@@ -1,8 +1,14 @@
-"""One thread a process in all tests: two OpenMP threads on a busy machine are ten times slower."""
+"""What holds for every test."""
 
 import os
 
+# Two OpenMP threads on a busy machine are ten times slower than one.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.pop("RAY_ADDRESS", None)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A file's bytes are named by their size: archives hold the time, workers must collect equal names."""
+    return f"{len(val)}-bytes" if isinstance(val, bytes) else None
