@@ -9,7 +9,8 @@ under one key are compared
 - all with all, where there are at most `ALL_PAIRS`: each pair under the first band it shares, so once;
 - else with stars: the best document (see `by_rank`) with all others, then the best of those that were not
   similar with what remains, and so on. That is linear where a key stands for one template; where it stands
-  for none, it ends after `MAX_STARS` and leaves the rest to their other bands.
+  for none, it ends after `MAX_STARS` and leaves the rest to their other bands. What a star was found similar
+  to under another key of the bucket is not compared with it again.
 
 MinHash signatures that agree in too few places spare the comparison. None of this depends on the order of
 documents or on how they are split into tables.
@@ -152,8 +153,9 @@ def _near_pairs(
         similar = are_similar(signed, sizes, left, right, spec)
         found.append((left[similar], right[similar]))
     num_by_all = sum(len(left) for left, _ in found)
+    similar_to: dict[int, Array] = {}
     for group in np.flatnonzero(lengths > ALL_PAIRS):
-        found += _stars(signed, sizes, members[offsets[group] : offsets[group + 1]], int(bands[group]), spec)
+        found += _stars(signed, sizes, members[offsets[group] : offsets[group + 1]], similar_to, spec)
     left, right = (np.concatenate(side) for side in zip(*found, strict=True))
     return left, right, np.arange(len(left)) >= num_by_all
 
@@ -190,11 +192,11 @@ def _are_candidates(
 
 
 def _stars(
-    signed: SignatureTables, sizes: Sizes, members: Array, band: int, spec: DedupeTextSpec
+    signed: SignatureTables, sizes: Sizes, members: Array, similar_to: dict[int, Array], spec: DedupeTextSpec
 ) -> list[tuple[Array, Array]]:
     """Compare the best with all others, then the best of the rest with what remains; a chunk at a time.
 
-    Those that most likely resemble the star and share an earlier band with it were compared there.
+    `similar_to` holds what each star is known to be similar to, and is added to.
     """
     found = []
     stars: list[int] = []
@@ -205,19 +207,20 @@ def _stars(
         minhash = unordered[rows]
         for number in range(MAX_STARS):
             if number == len(stars) and len(waiting):
-                stars.append(waiting[0])
+                stars.append(int(waiting[0]))
                 signatures.append(minhash[0])
                 waiting, minhash = waiting[1:], minhash[1:]
             if not len(waiting):
                 break
+            known = similar_to.get(stars[number], waiting[:0])
+            similar = np.isin(waiting, known)
             star, agree = np.full(len(waiting), stars[number]), minhash == signatures[number]
-            above = _above_limit(agree, sizes, star, waiting, spec)
-            left = (above >= 0) & (_first_band(agree, spec) < band)
-            chosen = np.flatnonzero(~left & (above >= -MARGIN))
+            chosen = np.flatnonzero(~similar & (_above_limit(agree, sizes, star, waiting, spec) >= -MARGIN))
             chosen = chosen[are_similar(signed, sizes, star[chosen], waiting[chosen], spec)]
             found.append((star[chosen], waiting[chosen]))
-            left[chosen] = True
-            waiting, minhash = waiting[~left], minhash[~left]
+            similar_to[stars[number]] = np.concatenate([known, waiting[chosen]])
+            similar[chosen] = True
+            waiting, minhash = waiting[~similar], minhash[~similar]
     return found
 
 

@@ -115,7 +115,7 @@ ENTITIES = (
         (drawing('<image href="data:image/png;base64,AAAA"/>'), errors.DamagedMedium, "cannot be read"),
         (drawing(f'<rect id="l0" width="9" height="9"/>{USES}'), errors.TooManyPixels, "repeats"),
         (drawing("<text>&a9;</text>", head=ENTITIES), errors.DamagedMedium, "XML"),
-        (drawing("<g>" * 5000 + "</g>" * 5000), errors.DecodeError, ""),
+        (drawing("<g>" * 5000 + "</g>" * 5000), errors.DamagedMedium, "depth"),
         (drawing("<rect"), errors.DamagedMedium, "XML"),
         (drawing("", ""), errors.DamagedMedium, "no size"),
         (drawing("", 'width="-5" height="9"'), errors.DamagedMedium, "no size"),
