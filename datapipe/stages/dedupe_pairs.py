@@ -16,6 +16,7 @@ MinHash signatures that agree in too few places spare the comparison. None of th
 documents or on how they are split into tables.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,9 +42,9 @@ ALL_PAIRS = 32
 MAX_STARS = 256
 CHUNK_DOCUMENTS = 1 << 14  # whose signatures are read at a time
 CHUNK_PAIRS = 1 << 12  # whose signatures are compared at a time
-# Share of a signature by which its estimate may fall short of the true similarity: 4.5 standard deviations of
-# 125 permutations.
-MARGIN = 0.2
+# By how many standard deviations the estimate of a signature may fall short of the true similarity. That of
+# num_permutations places, each equal with probability p, is at most 1 / (2 * sqrt(num_permutations)).
+MARGIN_DEVIATIONS = 4.5
 
 
 def pairs(keys: Sequence[pa.RecordBatch], signatures: Sequence[pa.Table], spec: DedupeTextSpec) -> pa.Table:
@@ -186,8 +187,8 @@ def _are_candidates(
     for start in range(0, len(left), CHUNK_PAIRS):
         chunk = slice(start, start + CHUNK_PAIRS)
         agree = minhash[left_row[chunk]] == minhash[right_row[chunk]]
-        above = _above_limit(agree, sizes, left[chunk], right[chunk], spec)
-        result[chunk] = (_first_band(agree, spec) == band[chunk]) & (above >= -MARGIN)
+        is_first = agree.reshape(len(agree), spec.num_bands, -1).all(axis=2).argmax(axis=1) == band[chunk]
+        result[chunk] = is_first & _are_near(agree, sizes, left[chunk], right[chunk], spec)
     return result
 
 
@@ -215,7 +216,7 @@ def _stars(
             known = similar_to.get(stars[number], waiting[:0])
             similar = np.isin(waiting, known)
             star, agree = np.full(len(waiting), stars[number]), minhash == signatures[number]
-            chosen = np.flatnonzero(~similar & (_above_limit(agree, sizes, star, waiting, spec) >= -MARGIN))
+            chosen = np.flatnonzero(~similar & _are_near(agree, sizes, star, waiting, spec))
             chosen = chosen[are_similar(signed, sizes, star[chosen], waiting[chosen], spec)]
             found.append((star[chosen], waiting[chosen]))
             similar_to[stars[number]] = np.concatenate([known, waiting[chosen]])
@@ -232,12 +233,8 @@ def _minhash(
     return values.reshape(len(documents), spec.num_permutations), starts // spec.num_permutations
 
 
-def _above_limit(agree: Array, sizes: Sizes, left: Array, right: Array, spec: DedupeTextSpec) -> Array:
-    """Return how far above the limit for their text signatures that agree in these places estimate pairs."""
+def _are_near(agree: Array, sizes: Sizes, left: Array, right: Array, spec: DedupeTextSpec) -> Array:
+    """Return for each pair whether signatures that agree in these places can be of similar documents."""
+    margin = MARGIN_DEVIATIONS / (2 * math.sqrt(spec.num_permutations))
     estimate = agree.sum(axis=1, dtype=np.int32) / spec.num_permutations
-    return estimate - min_text_similarity(sizes, left, right, spec)
-
-
-def _first_band(agree: Array, spec: DedupeTextSpec) -> Array:
-    """Return the first band in which signatures agree that share one."""
-    return agree.reshape(len(agree), spec.num_bands, -1).all(axis=2).argmax(axis=1)
+    return estimate >= min_text_similarity(sizes, left, right, spec) - margin
