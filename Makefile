@@ -59,6 +59,11 @@ check: setup
 test: setup
 	$(BIN)/pytest -q -n 2 --dist loadfile tests
 
+# Every property over examples that no run has seen before.
+.PHONY: fuzz
+fuzz: setup
+	$(BIN)/pytest -q -n 2 -m hypothesis --hypothesis-profile random tests
+
 .PHONY: test-slow
 test-slow: setup
 	$(BIN)/pytest -q -m slow tests

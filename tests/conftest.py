@@ -2,11 +2,18 @@
 
 import os
 
+from hypothesis import settings
+
 # Two OpenMP threads on a busy machine are ten times slower than one.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.pop("RAY_ADDRESS", None)
+
+# The same examples in every run; `make fuzz` draws others.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("random", deadline=None)
+settings.load_profile("same")
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

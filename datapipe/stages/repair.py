@@ -8,7 +8,7 @@ Only line ends and control characters change in `VERBATIM_ROLES`, where white sp
 
 Mojibake is undone by ftfy line by line, and only where that is sure:
 - ftfy finds sequences that hardly occur but in UTF-8 read as another encoding;
-- no ASCII character but white space changes by it;
+- no ASCII character but white space changes by it, and no NUL comes of it;
 - the line does not speak of mojibake, showing it between quotation marks (`you see “Ã©”`) or beside the
   letter that is meant (`Ã© instead of é`).
 """
@@ -65,6 +65,7 @@ _FTFY = ftfy.TextFixerConfig(explain=False)  # of which `fix_encoding` reads wha
 
 _QUOTES = "\"'“”„‟«»‹›‘’‚‛「」『』〝〞"
 _ASCII_CHARACTER = re.compile(r"[!-~]")
+_ASCII_CHARACTER_OR_NUL = re.compile(r"[!-~\0]")
 _ASCII_OR_SPACE = re.compile(r"[ -~]")
 _FORMAT = re.compile("[\u200b-\u200f\u202a-\u202e\u2066-\u2069]")  # invisible marks of direction
 
@@ -108,7 +109,7 @@ def _versions(text: str, role: str) -> Iterator[str]:
 
 def _tidy(text: str, role: str) -> str:
     """Return a text with plain line ends and white space, without control characters, in NFC."""
-    text = unicodedata.normalize("NFC", _CONTROL.sub("", _LINE_END.sub("\n", text)))
+    text = _composed(_LINE_END.sub("\n", text))
     if role in VERBATIM_ROLES:
         return text if text.strip() else ""
     text = _SPACE_AT_LINE_END.sub("\n", _SPACES.sub(" ", text))
@@ -136,7 +137,7 @@ def _decoded_line(line: str) -> str:
     if _MAY_BE_MOJIBAKE.search(line) is None or not is_bad(line):
         return line
     fixed = ftfy.fix_encoding(line, _FTFY)
-    is_sure = _ASCII_CHARACTER.findall(line) == _ASCII_CHARACTER.findall(fixed)
+    is_sure = _ASCII_CHARACTER_OR_NUL.findall(line) == _ASCII_CHARACTER_OR_NUL.findall(fixed)
     return fixed if is_sure and not _speaks_of_mojibake(line, fixed) else line
 
 
@@ -184,6 +185,8 @@ def _between_ascii(line: str, fixed: str) -> Iterator[Change]:
 
 def _edge_after_decoding(edge: int, side: str, before: str, after: str, role: str) -> int:
     """Return a span's edge in the decoded text, moved outwards where it lies in what was decoded."""
+    if before == after:
+        return edge
     shift = 0
     for first, last, start, end in _changes_of_lines(before, after):
         if edge <= first:
@@ -218,5 +221,9 @@ def _edge_after_tidying(edge: int, side: str, before: str, after: str, role: str
 
 def _is_boundary(text: str, edge: int) -> bool:
     """Return whether composition (NFC) does not reach across this place."""
-    left, right = (unicodedata.normalize("NFC", part) for part in (text[:edge], text[edge:]))
-    return unicodedata.normalize("NFC", text) == left + right
+    left, right, whole = map(_composed, (text[:edge], text[edge:], text))
+    return whole == left + right
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", _CONTROL.sub("", text))

@@ -91,7 +91,7 @@ def test_only_media_of_the_benchmark_documents_enter_the_index() -> None:
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(WORDS, WORDS)
 def test_a_word_is_masked_exactly_when_it_stands_in_a_shared_run(
     benchmark: list[str], words: list[str]

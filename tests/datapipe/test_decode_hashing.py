@@ -42,7 +42,7 @@ def test_pixels_id_is_of_the_pixels_and_their_shape() -> None:
     assert hashing.pixels_id(photo()) == one
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(0, 2**32 - 1))
 @pytest.mark.filterwarnings("ignore")
 def test_the_grid_holds_the_exact_means_of_equal_areas(height: int, width: int, seed: int) -> None:

@@ -367,7 +367,7 @@ POOL = [
 ]
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.data())
 def test_neither_order_nor_split_nor_repetition_matters(data: Any) -> None:
     order = data.draw(st.permutations(range(len(POOL))))

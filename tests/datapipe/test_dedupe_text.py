@@ -370,7 +370,7 @@ def test_the_kept_set_is_that_of_the_plain_way(monkeypatch: pytest.MonkeyPatch, 
     base = words(3, 30)  # the star of most bands is almost like `base`, yet not similar
     star = [*base[:3], "v2", *base[4:], "z", "z"]
 
-    @settings(deadline=None, max_examples=20)
+    @settings(max_examples=20)
     @given(families())
     @example([" ".join(text) for text in (base, [*base, "z", "z"], base, base, star)])
     def check(texts: list[str]) -> None:
@@ -389,7 +389,7 @@ def test_the_kept_set_is_that_of_the_plain_way(monkeypatch: pytest.MonkeyPatch, 
 MEDIA = st.lists(st.sampled_from(["m1", "m2", "m3", None]), max_size=3)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     families(), st.lists(MEDIA, min_size=15, max_size=15), st.randoms(), st.integers(1, 12), st.integers(1, 5)
 )
@@ -412,7 +412,7 @@ def test_only_the_marks_change_and_neither_order_nor_split_nor_a_second_run_matt
     assert run(kept)["drop_reason"].null_count == len(kept)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("ab .\n保存ไทยéßﬁ"))),

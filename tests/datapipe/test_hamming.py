@@ -40,7 +40,7 @@ def test_all_near_pairs_are_found_and_no_others(count: int, max_distance: int) -
     assert found(hashes, max_distance) == all_pairs(hashes, max_distance)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.integers(0, 12), st.integers(1, 5))
 def test_a_row_is_paired_with_the_nearest_before_it(seed: int, max_distance: int, max_earlier: int) -> None:
     few = np.random.default_rng(seed).integers(0, 2**64, 4, dtype=np.uint64)

@@ -220,7 +220,7 @@ def specs(draw: st.DrawFn) -> InterleaveSpec:
     return InterleaveSpec(max_images=draw(st.integers(1, 4)), keep_alt=draw(st.booleans()))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(rows(), max_size=4), specs())
 def test_rows_are_conserved_and_only_segments_masks_and_drop_reason_change(
     made: list[dict], spec: InterleaveSpec
@@ -232,14 +232,14 @@ def test_rows_are_conserved_and_only_segments_masks_and_drop_reason_change(
     assert after.drop_columns(changing).equals(batch.drop_columns(changing))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(rows(), specs())
 def test_interleaving_twice_changes_nothing_more(row: dict, spec: InterleaveSpec) -> None:
     once = interleave(documents([row]), spec)
     assert interleave(once, spec).equals(once)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(rows(), min_size=1, max_size=5), specs())
 def test_the_result_does_not_depend_on_how_batches_are_split(made: list[dict], spec: InterleaveSpec) -> None:
     batch = documents(made)
@@ -248,7 +248,7 @@ def test_the_result_does_not_depend_on_how_batches_are_split(made: list[dict], s
     assert pa.Table.from_batches(parts).combine_chunks().equals(whole)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(rows(), specs())
 def test_every_segment_stays_in_order_or_has_a_reason_to_leave(row: dict, spec: InterleaveSpec) -> None:
     reasons = departures(row["segments"], row["masks"], spec)
@@ -265,7 +265,7 @@ def test_every_segment_stays_in_order_or_has_a_reason_to_leave(row: dict, spec: 
         assert None not in reasons
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.text("abcdef", min_size=1, max_size=20),
     st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), max_size=4),

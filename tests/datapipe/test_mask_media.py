@@ -201,7 +201,7 @@ SEGMENTS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(SEGMENTS, min_size=1, max_size=6), st.randoms(use_true_random=False), st.integers(1, 6))
 def test_only_masks_change_and_neither_order_nor_split_nor_a_second_run_matters(
     all_segments: list, random: object, size: int

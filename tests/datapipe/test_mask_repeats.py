@@ -284,7 +284,7 @@ SEGMENTS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(SEGMENTS, min_size=1, max_size=9), st.integers(1, 4), st.integers(1, 5), st.randoms())
 def test_neither_order_nor_split_nor_a_second_run_changes_the_masks(
     documents: list[list[Row]], num_parts: int, num_buckets: int, rng: random.Random

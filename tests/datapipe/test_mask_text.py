@@ -267,7 +267,7 @@ SEGMENTS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(SEGMENTS, min_size=1, max_size=4), st.sampled_from(["no_loss", "drop"]))
 def test_only_masks_change_and_neither_a_second_run_nor_the_split_matters(
     all_segments: list, action: str

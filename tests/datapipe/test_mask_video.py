@@ -162,7 +162,7 @@ def test_media_that_cannot_be_had_and_segments_that_are_gone_get_no_mask() -> No
 DATA = clips.shots([(3, still(BLACK)), (6, still(logo())), (2, clips.scene(1, 0.2)), (2, still(logo()))])
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(st.lists(st.floats(0, 13), min_size=1, max_size=4), st.integers(1, 3))
 def test_rows_are_kept_whatever_the_batches_and_a_second_run_changes_nothing(
     edges: list[float], num_documents: int

@@ -81,7 +81,7 @@ def specs(draw: st.DrawFn) -> PackSpec:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(documents(), specs())
 def test_plans_are_valid_cut_no_picture_and_account_for_every_token(made: pa.Table, spec: PackSpec) -> None:
     try:
@@ -119,7 +119,7 @@ def test_plans_are_valid_cut_no_picture_and_account_for_every_token(made: pa.Tab
     assert by_fate["in_training"] == by_fate["planned"] + by_fate["never_planned"]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(documents(), st.integers(0, 9), st.randoms(use_true_random=False))
 def test_the_plan_depends_on_the_seed_and_not_on_the_order_of_rows(
     made: pa.Table, seed: int, random: Any
@@ -131,7 +131,7 @@ def test_the_plan_depends_on_the_seed_and_not_on_the_order_of_rows(
     assert once.plan.equals(again.plan) and once.heldout.equals(again.heldout) and once.report == again.report
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(documents(), st.integers(1, 3))
 def test_without_a_mixture_an_epoch_has_no_token_twice_and_every_epoch_the_same(
     made: pa.Table, epochs: int
@@ -174,7 +174,7 @@ def test_best_fit_takes_the_fullest_bin_with_room() -> None:
     assert best_fit([], 10) == []
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 50), max_size=60))
 def test_best_fit_places_every_item_once_within_capacity(lengths: list[int]) -> None:
     bins = best_fit(lengths, 50)

@@ -91,7 +91,7 @@ PIECES = st.one_of(
 TEXTS = st.lists(PIECES, max_size=6).map("".join)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(TEXTS, st.sampled_from(["paragraph", "code"]))
 def test_repairing_again_changes_nothing(text: str, role: str) -> None:
     once = repaired(text, role)
@@ -99,7 +99,7 @@ def test_repairing_again_changes_nothing(text: str, role: str) -> None:
     assert unicodedata.is_normalized("NFC", once)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.lists(PIECES, max_size=4).map("".join))
 def test_the_quick_test_hides_no_repair_from_ftfy(line: str) -> None:
     line = line.replace("\n", " ")
@@ -111,7 +111,7 @@ def essence(text: str) -> set[str]:
     return set(unicodedata.normalize("NFD", "".join(repaired(text, "paragraph").split())))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     TEXTS, st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=2).map(" ".join), TEXTS, st.booleans()
 )

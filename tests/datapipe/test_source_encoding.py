@@ -101,7 +101,7 @@ def test_a_few_zero_bytes_are_noise_and_many_are_no_text() -> None:
         decode(b"\0\1\2\3" * 50)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.binary(max_size=300), st.sampled_from([None, "utf-8", "utf-16", "gb2312", "iso-2022-jp", "x"]))
 def test_any_bytes_are_text_or_refused(data: bytes, declared: str | None) -> None:
     try:

@@ -603,7 +603,7 @@ def _markup(node: str | tuple[str, list]) -> str:
     return node if isinstance(node, str) else f"<{node[0]}>{''.join(map(_markup, node[1]))}</{node[0]}>"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(_nodes, min_size=1, max_size=5))
 def test_no_character_is_lost_or_invented_whatever_the_tree(nodes: list) -> None:
     body = "".join(map(_markup, nodes))
@@ -626,7 +626,7 @@ _PIECES = (
 _pieces = st.sampled_from([*(piece.encode() for piece in _PIECES.split("|")), b"\xff", b"\xe9"])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.lists(st.one_of(_pieces, st.binary(max_size=8)), max_size=40).map(b"".join),
     st.sampled_from(["p.html", "p.xhtml", "http://example.org/p"]),

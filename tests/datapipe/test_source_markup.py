@@ -390,7 +390,7 @@ _PIECES = (
 _bytes = st.one_of(st.sampled_from([piece.encode() for piece in _PIECES.split("|")]), st.binary(max_size=6))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(_bytes, max_size=30).map(b"".join))
 def test_any_bytes_are_a_document_or_refused(data: bytes) -> None:
     for read in (rst.read, markdown.read, mallard_pages.read):

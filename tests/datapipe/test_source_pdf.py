@@ -108,7 +108,7 @@ def test_title_and_wide_figure_part_the_columns_above_from_those_below() -> None
     ]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     num_columns=st.integers(2, 3),
     lengths=st.lists(st.integers(5, 25), min_size=3, max_size=3),
@@ -670,7 +670,7 @@ def test_empty_pages_are_an_empty_document() -> None:
         read(["", ""])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 3000), st.binary(min_size=1, max_size=8))
 def test_damaged_bytes_raise_nothing_but_typed_errors(place: int, junk: bytes) -> None:
     whole = made([text(72, 700, "Some words.") + rule(72, 600, 200, 600)] * 2, title="T")

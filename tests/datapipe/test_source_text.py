@@ -40,13 +40,13 @@ def test_empty_files_are_refused() -> None:
         text.read(b" \n\n ", "a.txt")
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=80))
 def test_utf8_text_is_read_unchanged(words: str) -> None:
     assert text.decode(words.encode()) == words.removeprefix("\ufeff")
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.binary(max_size=400))
 def test_any_bytes_are_a_document_or_refused(data: bytes) -> None:
     try:

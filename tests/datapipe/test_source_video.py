@@ -86,7 +86,7 @@ _captions = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(_captions)
 def test_stretches_tile_the_video_without_gap_or_overlap(captions: list[Caption]) -> None:
     items = video.captioned(CLIP, sorted(captions, key=lambda c: c.t_start_s))

@@ -138,7 +138,7 @@ def test_a_vocabulary_size_beside_a_given_tokenizer_is_refused_and_a_resolved_sp
 # ---- text
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.one_of(st.text(max_size=30), AWKWARD))
 def test_text_comes_back_from_its_tokens(content: str) -> None:
     row = tokenized([text(content)])
@@ -167,7 +167,7 @@ def test_text_that_spells_a_special_token_is_plain_text() -> None:
     assert decoder().decode(row["input_ids"][1:-1]) == content
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(AWKWARD, AWKWARD, st.integers(0, 20), st.integers(1, 12))
 def test_a_no_loss_mask_reaches_exactly_the_tokens_with_a_byte_of_its_characters(
     first: str, content: str, start: int, length: int
@@ -204,7 +204,7 @@ def test_a_whole_segment_mask_takes_every_token_and_the_first_mask_names_the_rea
     assert [s["reason"] for s in row["spans"] if s["kind"] == "text"] == ["boilerplate", "phone"]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.lists(AWKWARD, max_size=3), min_size=1, max_size=5))
 def test_rows_are_conserved_and_do_not_depend_on_how_batches_are_split(made: list[list[str]]) -> None:
     batch = documents([document_row([text(t) for t in texts], uri=str(i)) for i, texts in enumerate(made)])
@@ -241,7 +241,7 @@ def test_pictures_take_the_size_that_transformers_processor_of_m3_gives_them(
     assert smart_resize(*size, TokenizeSpec()) == expected
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.tuples(st.integers(1, 20_000), st.integers(1, 20_000)),
     st.integers(1, 40),

@@ -230,7 +230,7 @@ def test_a_path_without_a_run_is_one_clear_error(run_path: str, tmp_path: Path) 
     text=st.text(min_size=1, max_size=60),
     ranges=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=4),
 )
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_painting_masks_keeps_every_character(text: str, ranges: list[tuple[int, int]]) -> None:
     masks = [
         {

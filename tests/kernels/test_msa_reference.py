@@ -84,7 +84,7 @@ def by_definition(
     return out, torch.stack(kls).mean(), blocks, lse
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     lengths=st.lists(st.integers(0, 40), min_size=1, max_size=3).filter(any),
     groups=st.integers(1, 3),

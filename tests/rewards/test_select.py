@@ -83,7 +83,7 @@ def test_temperature_weighs_by_standard_deviations() -> None:
     assert result["a"][0] + result["b"][0] == pytest.approx(2)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=30), st.floats(0.05, 10), st.floats(0, 1))
 def test_temperature_has_mean_one_and_keeps_the_floor_and_the_order(
     values: list[float], temperature: float, floor: float

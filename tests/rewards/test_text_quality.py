@@ -168,7 +168,7 @@ def test_text_that_corruption_cannot_change_is_left_unscored() -> None:
     )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 30), min_size=0, max_size=3))
 def test_scores_do_not_depend_on_how_batches_are_split(cuts: list[int]) -> None:
     texts = [page(number) for number in range(30)]

@@ -49,14 +49,14 @@ def test_numeric_blames_a_truth_that_is_no_number() -> None:
     assert numeric("3", "three") == Verdict("numeric", None, "truth_not_a_number")
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.text(max_size=12), st.text(max_size=12))
 def test_every_verdict_has_either_a_reward_or_an_error(answer: str, truth: str) -> None:
     for verdict in (exact(answer, truth), numeric(answer, truth)):
         assert (verdict.reward is None) != (verdict.error is None)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_number_equals_itself_however_it_is_printed(value: float) -> None:
     assert numeric(repr(value), f"{value:.17e}").reward == 1.0

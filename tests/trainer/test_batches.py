@@ -149,7 +149,7 @@ def test_started_at_any_step_the_tail_is_the_same(reader: BatchReader) -> None:
                 assert_same(left_micro, right_micro)
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(first=st.integers(0, 21), length=st.integers(1, 6))
 def test_a_range_is_its_sequences_one_after_the_other(reader: BatchReader, first: int, length: int) -> None:
     sequences = range(first, min(first + length, reader.num_sequences))
