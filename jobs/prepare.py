@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datapipe.on_ray import Output, finish
+from datapipe.sources import speech
 from datapipe.spec import TokenizeSpec
 from datapipe.stages import clean, interleave, mask_regions, mask_text, mask_video, tokenize
 from jobs.contamination import contamination_step
@@ -27,6 +28,8 @@ def prepare(run: RunState, job: PrepareJob) -> None:
     """Raw files to token shards. Each step reads the documents of the one before it."""
     if job.mask_regions is not None:
         mask_regions.check_available(job.mask_regions)
+    if job.ingest.video.speech_model is not None:
+        speech.check_available(job.ingest.video.speech_model)
     ingest_step(run, job)
     done = document_stage(
         run, "clean", clean.VERSION, clean.clean, job.clean, "ingest", job.clean.max_drop_frac

@@ -11,6 +11,7 @@ anything was said.
 import functools
 import importlib.util
 import io
+from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DetectorMissing
@@ -27,6 +28,18 @@ def available() -> bool:
     return importlib.util.find_spec(PACKAGE) is not None
 
 
+def check_available(model: str) -> None:
+    """Check that the package and the model are there, before hours of other work.
+
+    Raises:
+        DetectorMissing: naming the command that installs the package, or the folder that holds no model.
+    """
+    if not available():
+        raise DetectorMissing(f"speech_model: needs {PACKAGE}; {INSTALL}")
+    if not Path(model, "model.bin").is_file():
+        raise DetectorMissing(f"speech_model: no Whisper model for CTranslate2 (model.bin) in {model}")
+
+
 def transcribe(data: bytes, model: str) -> list[Caption]:
     """Return what is said in a video, as captions; none where it has no sound or nobody speaks.
 
@@ -36,8 +49,7 @@ def transcribe(data: bytes, model: str) -> list[Caption]:
     Raises:
         DetectorMissing: the package is not installed, or the folder holds no model.
     """
-    if not available():
-        raise DetectorMissing(f"speech_model: needs {PACKAGE}; {INSTALL}")
+    check_available(model)
     from faster_whisper import decode_audio
 
     try:

@@ -44,9 +44,11 @@ def die_once(folder: str, number: int) -> Output:
     return write_documents(number)
 
 
-def refuse(number: int) -> Output:
-    """Fail on one partition with an error of ours."""
+def refuse(number: int, once_there: str | None = None) -> Output:
+    """Fail on one partition with an error of ours, once a file is there."""
     if number == 2:
+        while once_there is not None and not os.path.exists(once_there):
+            time.sleep(0.01)
         raise DatapipeError("partition 2 cannot be read")
     return write_documents(number)
 

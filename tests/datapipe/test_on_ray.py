@@ -77,12 +77,13 @@ def test_a_killed_worker_is_replaced(engine, tmp_path):
 
 
 def test_a_task_error_comes_back_as_it_was_and_finished_partitions_stay(engine, tmp_path):
-    with pytest.raises(DatapipeError, match="partition 2 cannot be read") as caught:
-        run(engine, tmp_path, ray_tasks.refuse, 8)
-    assert str(caught.value) == "partition 2 cannot be read"
     made = ray_tasks.step(str(tmp_path))
+    first = shard.join(made.path, "partition-00000.json")
+    with pytest.raises(DatapipeError, match="partition 2 cannot be read") as caught:
+        run(engine, tmp_path, functools.partial(ray_tasks.refuse, once_there=first), 8)
+    assert str(caught.value) == "partition 2 cannot be read"
     assert not made.is_finished()
-    assert shard.exists(shard.join(made.path, "partition-00000.json"))
+    assert shard.exists(first)
     assert run(engine, tmp_path, num_partitions=8)[1].rows_out == 24
 
 

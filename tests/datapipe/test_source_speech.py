@@ -26,7 +26,10 @@ def test_a_missing_package_or_model_is_named(monkeypatch: pytest.MonkeyPatch, tm
         sound.rate = 16000
         output.mux(stream.encode(sound))
     if speech.available():
-        with pytest.raises(DetectorMissing, match=f"no Whisper model for CTranslate2 in {tmp_path}"):
+        with pytest.raises(DetectorMissing, match=r"no Whisper model for CTranslate2 \(model.bin\) in "):
+            speech.transcribe(buffer.getvalue(), str(tmp_path))
+        (tmp_path / "model.bin").write_bytes(b"no weights")
+        with pytest.raises(DetectorMissing, match=f"no Whisper model for CTranslate2 in {tmp_path}: "):
             speech.transcribe(buffer.getvalue(), str(tmp_path))
     monkeypatch.setattr(speech, "PACKAGE", "no_such_package")
     with pytest.raises(DetectorMissing, match=r"omniloom\[speech\]"):

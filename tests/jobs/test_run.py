@@ -269,6 +269,7 @@ def test_one_worker_makes_the_same_bytes_and_a_killed_run_ends_the_same(finished
     [
         ("prepare.sources.0.path=/nowhere/at/all", "/nowhere/at/all"),
         ("prepare.sources.0.include=['*.pgae']", "*.pgae"),
+        ("prepare.ingest.video.speech_model=/nowhere", "speech_model"),
         ("pretrain.model.vocab_size=300", "vocab_size"),
         ("pretrain.model.vision.patch_size=4", "patch_size"),
         ("pretrain.num_steps=100000", "sequences"),
