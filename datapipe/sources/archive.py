@@ -34,16 +34,14 @@ class Archive:
 
         Raises:
             Encrypted: it is an Office file behind a password.
-            UnsupportedFormat: it is an Office file of before 2007.
+            UnsupportedFormat: it is an OLE compound file, as Office files of before 2007 are.
             MalformedMarkup: it is no zip archive, or its directory is damaged.
             FileTooLarge: it would unpack to more than the limits.
         """
         if data.startswith(_OLE_CONTAINER):
             if _ENCRYPTED_PACKAGE in data:
                 raise Encrypted("the file is behind a password")
-            raise UnsupportedFormat(
-                "a binary Office file of before 2007 (.doc, .ppt), which nothing here reads"
-            )
+            raise UnsupportedFormat("an OLE compound file (.doc, .ppt of before 2007), which nothing here reads")
         try:
             self._zip = zipfile.ZipFile(io.BytesIO(data))
             infos = self._zip.infolist()

@@ -71,7 +71,7 @@ _MAGIC = (
     (b"OggS", "video"),
 )
 _UNSUPPORTED_MAGIC = (
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a binary Office file of before 2007 (.doc, .ppt, .xls)"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an OLE compound file (.doc, .ppt, .xls of before 2007, .fpx)"),
     (b"{\\rtf", "rich text (RTF)"),
     (b"AT&TFORM", "DjVu"),
     (b"%!PS", "PostScript"),

@@ -385,7 +385,7 @@ def test_files_asked_for_that_no_reader_knows_and_known_unread_formats_are_told(
         {
             "uri": "c.doc",
             "error_class": "UnsupportedFormat",
-            "message": "a binary Office file of before 2007 (.doc, .ppt, .xls): a known format, and not read "
+            "message": "an OLE compound file (.doc, .ppt, .xls of before 2007, .fpx): a known format, and not read "
             "here",
         },
     ]

@@ -40,7 +40,7 @@ OUTPUT = CACHE / "torture-run"
 def main() -> int:
     sources = {name: str(fetch(corpus)[0]) for name, corpus in PACKAGES.items()}
     seconds = _run(sources)
-    outcomes = {name: _outcomes(name, path) for name, path in sources.items()}
+    outcomes = {name: _outcomes(name) for name in sources}
     missing = {name: _unaccounted(name, path, outcomes[name]) for name, path in sources.items()}
     wrong = _wrong(outcomes)
     (OUTPUT / "outcomes.json").write_text(json.dumps(outcomes, indent=1, sort_keys=True, ensure_ascii=False))
@@ -83,9 +83,8 @@ def _ingest_path() -> str:
     )
 
 
-def _outcomes(collection: str, path: str) -> dict[str, str]:
+def _outcomes(collection: str) -> dict[str, str]:
     """Return what became of each file of a package that is a document, or was one of a document's own."""
-    del path
     step = _ingest_path()
     errors = {
         row["media_id"]: row["error"]
