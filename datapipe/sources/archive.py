@@ -41,7 +41,7 @@ class Archive:
         if data.startswith(_OLE_CONTAINER):
             if _ENCRYPTED_PACKAGE in data:
                 raise Encrypted("the file is behind a password")
-            raise UnsupportedFormat("an OLE compound file (.doc, .ppt of before 2007), which nothing here reads")
+            raise UnsupportedFormat("an OLE compound file (.doc, .ppt of before 2007): not read here")
         try:
             self._zip = zipfile.ZipFile(io.BytesIO(data))
             infos = self._zip.infolist()

@@ -385,8 +385,8 @@ def test_files_asked_for_that_no_reader_knows_and_known_unread_formats_are_told(
         {
             "uri": "c.doc",
             "error_class": "UnsupportedFormat",
-            "message": "an OLE compound file (.doc, .ppt, .xls of before 2007, .fpx): a known format, and not read "
-            "here",
+            "message": "an OLE compound file (.doc, .ppt, .xls of before 2007, .fpx): "
+            "a known format, and not read here",
         },
     ]
 
