@@ -265,9 +265,8 @@ def test_workers_of_ray_have_a_child_each_which_ends_with_them(tmp_path: Path) -
         assert all(one["values"] == ["2", "DecoderCrashed", "TimeLimitExceeded", "4"] for one in found)
         workers = {one["worker"]: one["child"] for one in found}
         assert len(set(workers.values())) == len(workers)
-        killed = psutil.Process(next(iter(workers)))
-        child = psutil.Process(workers[killed.pid])
-        killed.kill()
-        child.wait(30)
-    for pid in workers.values():
-        assert not psutil.pid_exists(pid) or psutil.Process(pid).wait(30) is not None
+        children = {worker: psutil.Process(child) for worker, child in workers.items()}
+        killed = next(iter(workers))
+        psutil.Process(killed).kill()
+        children[killed].wait(30)
+    assert not psutil.wait_procs(children.values(), 30)[1]

@@ -279,4 +279,6 @@ def test_books_of_others_are_read_in_full() -> None:
     [eyes17] = fetch.fetch("debian:eyes17-manuals-en")
     path = next(eyes17.rglob("eyes17.epub"))
     document = epub.read(path.read_bytes(), path.name)
-    assert len([i for i in document.items if i.kind == "image" and i.data]) > 250
+    assert len([i for i in document.items if i.kind == "image" and i.data]) > 130
+    # The other 171 of its pictures are typeset formulas, which are text.
+    assert any(r"$\pm16\ V$ Analog Inputs" in (i.text or "") for i in document.items)
