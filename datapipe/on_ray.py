@@ -136,7 +136,7 @@ class Engine:
         """Run `task` on each argument, skip those committed before, and return their records in order.
 
         Raises:
-            WorkerLost: a partition's worker died `MAX_RETRIES` times over.
+            WorkerLost: a partition's worker died `MAX_RETRIES` times over, or Ray's process here ended.
             StorageNotShared: a worker on another machine writes to a disk of its own.
             Exception: whatever the task raised; partitions finished before stay committed.
         """
@@ -187,6 +187,11 @@ class Engine:
                 raise WorkerLost(
                     f"{step.name}: the worker of partition {index} died {MAX_RETRIES + 1} times "
                     f"({type(error).__name__}); is there enough memory?"
+                ) from error
+            except ray.exceptions.LocalRayletDiedError as error:
+                raise WorkerLost(
+                    f"{step.name}: Ray's own process on this machine ended at partition {index}; what was "
+                    "committed stays, and the same command goes on from there"
                 ) from error
 
     def _progress(self) -> Progress:

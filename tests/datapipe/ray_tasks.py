@@ -44,6 +44,14 @@ def die_once(folder: str, number: int) -> Output:
     return write_documents(number)
 
 
+def end_ray(number: int) -> Output:
+    """At partition 1, kill Ray's own process on this machine, the parent of its workers, and the worker."""
+    if number == 1:
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return write_documents(number)
+
+
 def refuse(number: int, once_there: str | None = None) -> Output:
     """Fail on one partition with an error of ours, once a file is there."""
     if number == 2:

@@ -13,7 +13,7 @@ import time
 import pytest
 import ray
 
-from datapipe.errors import DatapipeError, TooManyDropped
+from datapipe.errors import DatapipeError, TooManyDropped, WorkerLost
 from datapipe.on_ray import Engine, finish
 from schemas import shard
 from tests.datapipe import ray_tasks
@@ -74,6 +74,13 @@ def test_a_killed_worker_is_replaced(engine, tmp_path):
     _, manifest = run(engine, tmp_path / "steps", functools.partial(ray_tasks.die_once, str(tmp_path)))
     assert (tmp_path / "died").exists()
     assert manifest == run(engine, tmp_path / "undisturbed")[1]
+
+
+def test_the_end_of_rays_own_process_is_said_and_the_step_goes_on_after_it(engine, tmp_path):
+    with pytest.raises(WorkerLost, match="Ray's own process on this machine ended at partition [012]; .* goes on from"):
+        run(engine, tmp_path, ray_tasks.end_ray, 3)
+    engine.stop()
+    assert run(engine, tmp_path, num_partitions=3)[1].rows_out == 9
 
 
 def test_a_task_error_comes_back_as_it_was_and_finished_partitions_stay(engine, tmp_path):

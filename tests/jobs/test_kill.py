@@ -92,7 +92,8 @@ def test_workers_killed_in_every_phase_are_replaced(undisturbed):
 
 
 def is_worker(process: psutil.Process) -> bool:
+    """Whether it is one of Ray's workers, not an agent of Ray's, without which the node ends."""
     try:
-        return "ray::" in " ".join(process.cmdline()[:1])
+        return any(part.startswith("ray::") and "Agent" not in part for part in process.cmdline()[:1])
     except psutil.Error:
         return False
