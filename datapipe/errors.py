@@ -10,7 +10,7 @@ class TooManyDropped(DatapipeError, ValueError):
 
 
 class WorkerLost(DatapipeError, RuntimeError):
-    """The process that worked on a partition died again and again, or Ray's own process on this machine did."""
+    """The process that worked on a partition died again and again, or Ray's own process did."""
 
 
 class StorageNotShared(DatapipeError, RuntimeError):

@@ -77,7 +77,8 @@ def test_a_killed_worker_is_replaced(engine, tmp_path):
 
 
 def test_the_end_of_rays_own_process_is_said_and_the_step_goes_on_after_it(engine, tmp_path):
-    with pytest.raises(WorkerLost, match="Ray's own process on this machine ended at partition [012]; .* goes on from"):
+    message = r"Ray's own process on this machine ended at partition [012]; .* goes on from there"
+    with pytest.raises(WorkerLost, match=message):
         run(engine, tmp_path, ray_tasks.end_ray, 3)
     engine.stop()
     assert run(engine, tmp_path, num_partitions=3)[1].rows_out == 9
