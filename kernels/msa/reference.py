@@ -42,35 +42,40 @@ def msa_attention(
     index_k: Tensor,
     cu_seqlens: Tensor,
     *,
+    cu_seqlens_k: Tensor,
     block_size: int,
     top_k: int,
     phase: str,
+    block_ids: Tensor | None,
 ) -> MSAOutput:
     """Attend within each document, one chunk of queries at a time; half precision is computed in float32."""
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     q_HTD, k_RTD, v_RTD, index_q_RTE = (x.to(dtype).transpose(0, 1) for x in (q, k, v, index_q))
     index_k_TE = index_k.to(dtype)
     q_HTD, index_q_RTE = q_HTD * q.shape[-1] ** -0.5, index_q_RTE * index_q.shape[-1] ** -0.5
-    lengths = [length for length in cu_seqlens.diff().tolist() if length]
+    lengths, lengths_k = cu_seqlens.diff().tolist(), cu_seqlens_k.diff().tolist()
     # split, not slices: the gradient of a split is one concatenation.
     documents = zip(
-        *(x.split(lengths, dim=1) for x in (q_HTD, k_RTD, v_RTD, index_q_RTE)),
-        index_k_TE.split(lengths),
+        *(x.split(lengths, dim=1) for x in (q_HTD, index_q_RTE)),
+        *(x.split(lengths_k, dim=1) for x in (k_RTD, v_RTD)),
+        index_k_TE.split(lengths_k),
+        [None] * len(lengths) if block_ids is None else block_ids.transpose(0, 1).split(lengths, dim=1),
         strict=True,
     )
     chunks = []
     with torch.autocast(q.device.type, enabled=False):
-        for q_HnD, k_RnD, v_RnD, index_q_RnE, index_k_nE in documents:
-            k_RnD, v_RnD, last = k_RnD.contiguous(), v_RnD.contiguous(), 0
-            parts = (q_HnD.split(CHUNK_QUERIES, dim=1), index_q_RnE.split(CHUNK_QUERIES, dim=1))
-            for q_HCD, index_q_RCE in zip(*parts, strict=True):
-                last += q_HCD.shape[1]
+        for q_HnD, index_q_RnE, k_RnD, v_RnD, index_k_nE, ids_RnK in documents:
+            k_RnD, v_RnD = k_RnD.contiguous(), v_RnD.contiguous()
+            for first in range(0, q_HnD.shape[1], CHUNK_QUERIES):
+                here = slice(first, first + CHUNK_QUERIES)
+                last = len(index_k_nE) - q_HnD.shape[1] + min(here.stop, q_HnD.shape[1])
                 inputs = (
-                    q_HCD,
+                    q_HnD[:, here],
                     k_RnD[:, :last],
                     v_RnD[:, :last],
-                    index_q_RCE,
+                    index_q_RnE[:, here],
                     index_k_nE[:last],
+                    None if ids_RnK is None else ids_RnK[:, here],
                     block_size,
                     top_k,
                     phase,
@@ -79,12 +84,11 @@ def msa_attention(
                     chunks.append(checkpoint(_attend, *inputs, use_reentrant=False, preserve_rng_state=False))
                 else:
                     chunks.append(_attend(*inputs))
-    out_HCD, kl, block_ids_RCK, lse_HC = zip(*chunks, strict=True)
+    out_HCD, kl_RC, block_ids_RCK, lse_HC = zip(*chunks, strict=True)
     out_THD, block_ids_TRK, lse_TH = (
         torch.cat(parts, dim=1).transpose(0, 1) for parts in (out_HCD, block_ids_RCK, lse_HC)
     )
-    index_kl = torch.stack(kl).sum() / (q.shape[0] * k.shape[1])
-    return MSAOutput(out_THD.to(q.dtype), index_kl, block_ids_TRK, lse_TH)
+    return MSAOutput(out_THD.to(q.dtype), torch.cat(kl_RC, dim=1).mean(), block_ids_TRK, lse_TH)
 
 
 def select_blocks(scores_RCL: Tensor, block_size: int, top_k: int) -> tuple[Tensor, Tensor]:
@@ -117,22 +121,35 @@ def select_blocks(scores_RCL: Tensor, block_size: int, top_k: int) -> tuple[Tens
     return ids_RCK[..., :top_k], chosen_RCN
 
 
+def blocks_of(ids_RCK: Tensor, num_blocks: int) -> Tensor:
+    """Mask [R, C, N] of the blocks in a given choice, whose -1 name none."""
+    chosen_RCN = ids_RCK.new_zeros(*ids_RCK.shape[:-1], num_blocks + 1, dtype=torch.bool)
+    chosen_RCN.scatter_(-1, torch.where(ids_RCK < 0, num_blocks, ids_RCK).long(), True)
+    return chosen_RCN[..., :num_blocks]
+
+
 def _attend(
     q_HCD: Tensor,
     k_RLD: Tensor,
     v_RLD: Tensor,
     index_q_RCE: Tensor,
     index_k_LE: Tensor,
+    block_ids_RCK: Tensor | None,
     block_size: int,
     top_k: int,
     phase: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Attend from the last C positions of a document's first L: output, summed KL, block ids, log-sum-exp."""
+    """Attend from the last C positions of a document's first L: output, KL, block ids, log-sum-exp."""
     (num_heads, num_queries, _), (num_groups, num_keys, _) = q_HCD.shape, k_RLD.shape
     scores_RCL = index_q_RCE @ index_k_LE.T
-    block_ids_RCK, chosen_RCN = select_blocks(scores_RCL.detach(), block_size, top_k)
+    if block_ids_RCK is None:
+        block_ids_RCK, chosen_RCN = select_blocks(scores_RCL.detach(), block_size, top_k)
+    else:
+        chosen_RCN = blocks_of(block_ids_RCK, -(-num_keys // block_size))
+    reads_nothing_RC = ~chosen_RCN.any(-1)  # only in a given choice; such a query gets any key, then zeros
     mask_RCL = q_HCD.new_ones(1, num_queries, num_keys, dtype=torch.bool).tril(num_keys - num_queries)
-    if phase == "sparse" and chosen_RCN.shape[-1] > top_k:
+    if phase == "sparse":
+        chosen_RCN = chosen_RCN | reads_nothing_RC[..., None]
         mask_RCL = mask_RCL & chosen_RCN.repeat_interleave(block_size, dim=-1)[..., :num_keys]
     bias_RCL = torch.where(mask_RCL, q_HCD.new_zeros(()), -torch.inf)
 
@@ -143,12 +160,18 @@ def _attend(
     with torch.no_grad():
         lse_RGC = logits_RGCL.amax(-1) - probs_RGCL.amax(-1).log()
         teacher_RCL = probs_RGCL.mean(1)
-    kl = _IndexKL.apply(scores_RCL, bias_RCL, teacher_RCL)
-    return out_HCD, kl, block_ids_RCK, lse_RGC.view(num_heads, num_queries)
+    kl_RC = _IndexKL.apply(scores_RCL, bias_RCL, teacher_RCL)
+    empty_HC = reads_nothing_RC.repeat_interleave(num_heads // num_groups, dim=0)
+    return (
+        out_HCD.masked_fill(empty_HC[..., None], 0),
+        kl_RC.masked_fill(reads_nothing_RC, 0),
+        block_ids_RCK,
+        lse_RGC.view(num_heads, num_queries).masked_fill(empty_HC, -torch.inf),
+    )
 
 
 class _IndexKL(torch.autograd.Function):
-    """KL(teacher || softmax(scores + bias)), summed; its gradient in the scores is student minus teacher."""
+    """KL(teacher || softmax(scores + bias)) of each row; its gradient in scores is student minus teacher."""
 
     @staticmethod
     def forward(ctx: Any, scores_RCL: Tensor, bias_RCL: Tensor, teacher_RCL: Tensor) -> Tensor:
@@ -158,9 +181,9 @@ class _IndexKL(torch.autograd.Function):
         lse_RC = logits_RCL.amax(-1) - student_RCL.amax(-1).log()
         log_teacher_RCL = teacher_RCL.clamp(min=torch.finfo(teacher_RCL.dtype).tiny).log_()
         ctx.save_for_backward(student_RCL.sub_(teacher_RCL))
-        return (log_teacher_RCL.sub_(scores_RCL).mul_(teacher_RCL)).sum() + lse_RC.sum()
+        return log_teacher_RCL.sub_(scores_RCL).mul_(teacher_RCL).sum(-1) + lse_RC
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.saved_tensors[0] * grad, None, None
+    def backward(ctx: Any, grad_RC: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.saved_tensors[0] * grad_RC[..., None], None, None
