@@ -284,9 +284,10 @@ def _locked(output: str) -> Iterator[None]:
         return
     try:
         os.makedirs(output, exist_ok=True)
+        lock = open(os.path.join(output, ".lock"), "w")  # noqa: SIM115  # the with below closes it
     except OSError as error:
         raise JobError(f"output: {output!r}: {error.strerror}") from error
-    with open(os.path.join(output, ".lock"), "w") as lock:
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -16,6 +16,7 @@ A single job takes its inputs from the steps that earlier runs left in the same 
 
 import difflib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -132,7 +133,16 @@ class PipelineSpec(BaseModel, frozen=True, extra="forbid"):
         names = [job.name for job in self.jobs]
         if len(set(names)) < len(names):
             raise ValueError(f"jobs: two have the same name in {names}; give one a `name`")
+        if sum(job.kind == "prepare" for job in self.jobs) > 1:
+            raise ValueError("jobs: a run prepares one corpus; list all folders in `sources` of one prepare")
         return self
+
+    @field_validator("output")
+    @classmethod
+    def _is_a_place(cls, output: str) -> str:
+        if re.match(r"\w+:/", output) and not re.match(r"\w+://[^/]|file:///", output):
+            raise ValueError("must be a folder or an address such as s3://bucket/folder")
+        return output
 
 
 def load_spec(path: str, overrides: Sequence[str] = ()) -> PipelineSpec:
@@ -146,7 +156,7 @@ def load_spec(path: str, overrides: Sequence[str] = ()) -> PipelineSpec:
             raw = yaml.safe_load(file)
     except OSError as error:
         raise SpecError(f"{path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict):
         raise SpecError(f"{path}: expected a mapping with `kind`, got {type(raw).__name__}")
@@ -172,8 +182,11 @@ def _as_pipeline(raw: dict[str, Any], path: str) -> dict[str, Any]:
     """Wrap a single job into a pipeline of one; run-wide fields stay outside the job."""
     kind: Any = raw.get("kind")
     if kind == "pipeline":
-        return {**raw, "jobs": list(raw.get("jobs") or [])}
-    if kind not in JOB_TYPES:
+        jobs = raw.get("jobs") or []
+        if not isinstance(jobs, list):
+            raise SpecError(f"{path}: jobs: {jobs!r}: must be a list of jobs, each with a `kind`")
+        return {**raw, "jobs": list(jobs)}
+    if not isinstance(kind, str) or kind not in JOB_TYPES:
         raise SpecError(f"{path}: kind: {_not_valid(kind, ['pipeline', *JOB_TYPES])}")
     outer = {
         name: raw[name] for name in PipelineSpec.model_fields if name in raw and name not in ("kind", "name")

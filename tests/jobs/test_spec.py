@@ -129,10 +129,40 @@ def test_two_jobs_of_one_name_are_refused(tmp_path):
     assert "two have the same name in ['evaluate', 'evaluate']" in text
 
 
+def test_two_corpora_in_one_run_are_refused(tmp_path):
+    jobs = [{**PREPARE, "name": name} for name in ("a", "b")]
+    text = fault(tmp_path, {"kind": "pipeline", "output": "x", "jobs": jobs})
+    assert "a run prepares one corpus; list all folders in `sources` of one prepare" in text
+
+
+@pytest.mark.parametrize("output", ["s3://", "s3:/bucket/x", "s3:///x"])
+def test_an_address_without_a_bucket_is_refused_as_output(tmp_path, output):
+    text = fault(tmp_path, {**PREPARE, "output": output})
+    assert f"output: {output!r}: must be a folder or an address such as s3://bucket/folder" in text
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({"kind": "pipeline", "output": "x", "jobs": 3}, "jobs: 3: must be a list of jobs"),
+        ({"kind": "pipeline", "output": "x", "jobs": "prepare"}, "jobs: 'prepare': must be a list of jobs"),
+        ({"kind": ["prepare"], "output": "x"}, "kind: ['prepare'] is not valid"),
+    ],
+)
+def test_what_is_no_list_and_no_kind_is_said_in_one_line(tmp_path, raw, expected):
+    text = fault(tmp_path, raw)
+    assert expected in text and "\n" not in text
+
+
 def test_no_yaml_and_no_file_are_one_line(tmp_path):
     path = tmp_path / "spec.yaml"
     path.write_text("a: [1")
-    for broken, message in ((path, "no YAML"), (tmp_path / "none.yaml", "No such file")):
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xff")
+    for broken, message in (
+        (path, "no YAML"),
+        (tmp_path / "latin.yaml", "no YAML: 'utf-8' codec can't decode"),
+        (tmp_path / "none.yaml", "No such file"),
+    ):
         with pytest.raises(SpecError, match=message) as caught:
             load_spec(str(broken))
         assert "\n" not in str(caught.value)
