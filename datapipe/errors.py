@@ -13,6 +13,10 @@ class WorkerLost(DatapipeError, RuntimeError):
     """The process that worked on a partition died again and again, or Ray's own process did."""
 
 
+class ClusterUnreachable(DatapipeError, RuntimeError):
+    """Nothing answers at the address of the Ray cluster to join."""
+
+
 class StorageNotShared(DatapipeError, RuntimeError):
     """A step's directory is not the same on all machines of the cluster."""
 

@@ -13,6 +13,7 @@ workers there were.
 import dataclasses
 import logging
 import os
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -21,12 +22,13 @@ import pyarrow as pa
 import ray
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from datapipe.errors import StorageNotShared, TooManyDropped, WorkerLost
+from datapipe.errors import ClusterUnreachable, StorageNotShared, TooManyDropped, WorkerLost
 from schemas import ids, shard
 
 logger = logging.getLogger(__name__)
 
 MAX_RETRIES = 3
+CONNECT_LIMIT_S = 10.0
 START_ATTEMPTS = 3
 OBJECT_STORE_BYTES = 200 * 1024**2
 WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -93,7 +95,11 @@ class Engine:
         self.stop()
 
     def start(self) -> None:
-        """Start or join Ray, once."""
+        """Start or join Ray, once.
+
+        Raises:
+            ClusterUnreachable: nothing answers at `address`.
+        """
         if self._started:
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -101,7 +107,11 @@ class Engine:
         if self.address is None:
             self._start_local(runtime_env)
         else:
-            ray.init(address=self.address, log_to_driver=False, runtime_env=runtime_env)
+            _check_reachable(self.address)
+            try:
+                ray.init(address=self.address, log_to_driver=False, runtime_env=runtime_env)
+            except ConnectionError as error:
+                raise ClusterUnreachable(f"address: {self.address!r}: {error}") from error
         self._started = True
 
     def _start_local(self, runtime_env: dict[str, Any]) -> None:
@@ -205,6 +215,17 @@ class Engine:
         )
 
 
+def _check_reachable(address: str) -> None:
+    """Knock at a cluster's door: Ray itself tries for minutes, and logs all the while."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        return  # such as `auto`
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_LIMIT_S).close()
+    except OSError as error:
+        raise ClusterUnreachable(f"address: nothing answers at {address!r}: {error}") from error
+
+
 def _run_partition(
     task: Callable[[Any], Output], argument: Any, step_path: str, phase: str, index: int
 ) -> dict[str, Any]:
@@ -260,7 +281,8 @@ def finish(
     if rows_in and dropped.total() > max_drop_frac * rows_in:
         raise TooManyDropped(
             f"{step.name}: {dropped.total()} of {rows_in} documents dropped "
-            f"({dict(dropped.most_common())}), more than max_drop_frac {max_drop_frac} allows"
+            f"({dict(dropped.most_common())}), more than max_drop_frac {max_drop_frac} allows; they stand in "
+            f"{shard.join(step.path, 'dropped-*.arrow')}. Raised, it goes on from here"
         )
     rows_out = sum(file.num_rows for file in files if shard.table_of(file.name) == output_table)
     manifest = shard.Manifest(

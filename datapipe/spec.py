@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from schemas import document
+from schemas import document, shard
 
 
 class SourceSpec(BaseModel, frozen=True, extra="forbid"):
@@ -27,6 +27,8 @@ class SourceSpec(BaseModel, frozen=True, extra="forbid"):
     standalone_media: bool = False
     """Whether pictures and videos that no page embeds become documents of their own. Off by default, since
     manuals ship many icons."""
+
+    _path_is_a_place = field_validator("path")(shard.check_address)
 
 
 class VideoSpec(BaseModel, frozen=True, extra="forbid"):

@@ -18,12 +18,16 @@ from jobs.state import RunState, partition_numbers, read_all, read_batches
 from schemas import shard
 
 
-def contamination_step(run: RunState, job: PrepareJob, source: str) -> str:
+def contamination_step(
+    run: RunState,
+    job: PrepareJob,
+    source: str,
+    benchmarks: list[tuple[SourceSpec, source_files.Listing]],
+) -> str:
     """Mask what documents share with the benchmarks; `source` is the step whose documents are looked at."""
     spec = job.contamination
     assert spec is not None
-    sources = [s.model_copy(update={"collection": source_files.collection(s)}) for s in spec.sources]
-    listings = [source_files.list_source(s) for s in sources]
+    sources = [benchmark for benchmark, _ in benchmarks]
     # Where a benchmark lies does not matter: its content does.
     hashed = {
         **spec.model_dump(mode="json", exclude={"sources"}),
@@ -31,7 +35,7 @@ def contamination_step(run: RunState, job: PrepareJob, source: str) -> str:
         "limits": job.ingest.model_dump(mode="json"),
     }
     inputs = (run.id_of(source, "contamination"), run.id_of("ingest", "contamination"))
-    fingerprints = (listing.fingerprint for listing in listings)
+    fingerprints = (listing.fingerprint for _, listing in benchmarks)
     step = run.step("contamination", contamination.VERSION, hashed, *inputs, *fingerprints)
     source_path, media_path = run.path_of(source, "contamination"), run.path_of("ingest", "contamination")
 

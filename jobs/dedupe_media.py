@@ -96,11 +96,12 @@ def _clusters(step_path: str, sizes: tuple[int, int, int]) -> Output:
     compared = pa.concat_tables(same)
     clusters = dedupe_media.cluster(hashes, nodes, compared)
     counts = {
+        "media": len(set(hashes["media_id"].to_pylist())),
         "compared": compared.num_rows,
         "same": sum(compared["is_same"].to_pylist()),
         "clusters": len(set(clusters["cluster_id"].to_pylist())),
     }
-    return Output({"media_clusters": clusters}, rows_in=hashes.num_rows, metrics=counts)
+    return Output({"media_clusters": clusters}, metrics=counts)  # no row leaves here
 
 
 class _Shards:

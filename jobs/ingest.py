@@ -11,15 +11,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from datapipe.errors import SourceError
 from datapipe.guard import Failure
 from datapipe.on_ray import Output, Step, finish
 from datapipe.sources import files as source_files
 from datapipe.sources import formats, survey
 from datapipe.spec import IngestSpec, SourceSpec
 from datapipe.stages import ingest
-from jobs.errors import JobError
+from jobs.errors import JobError, SpecError
 from jobs.spec import PrepareJob
 from jobs.state import RunState
+from schemas import files as files_table
 from schemas import shard
 
 _SURVEY = pa.schema(
@@ -44,19 +46,17 @@ class _Part:
 
 
 def ingest_step(run: RunState, job: PrepareJob) -> None:
-    sources = [
-        source.model_copy(update={"collection": source_files.collection(source)}) for source in job.sources
-    ]
+    listed = [list_source(f"{job.name}.sources.{n}", source) for n, source in enumerate(job.sources)]
     # Where a corpus lies does not change what is made of it: its content does.
     hashed = {
         "limits": job.ingest.model_dump(mode="json"),
-        "sources": [source.model_dump(mode="json", exclude={"path"}) for source in sources],
+        "sources": [source.model_dump(mode="json", exclude={"path"}) for source, _ in listed],
     }
-    listings = [source_files.list_source(source) for source in sources]
-    step = run.step("ingest", ingest.VERSION, hashed, *(listing.fingerprint for listing in listings))
+    step = run.step("ingest", ingest.VERSION, hashed, *(listing.fingerprint for _, listing in listed))
 
     def work() -> shard.Manifest:
-        parts = _partitions(run, job.ingest, step, sources, listings)
+        told = run.engine.run_phase(step, _table_of_files, listed, "files")
+        parts = _partitions(run, job.ingest, step, listed)
         task = functools.partial(_ingest_partition, job.ingest, step.path)
         records = run.engine.run_phase(step, task, parts)
         if not any(_num_documents(record) for record in records):
@@ -64,40 +64,60 @@ def ingest_step(run: RunState, job: PrepareJob) -> None:
                 f"none of the {sum(len(part.files) for part in parts)} files could be read; the reasons "
                 f"stand in {shard.join(step.path, 'quarantine-*.arrow')}"
             )
-        return finish(step, [*records, _record_of_files(listings)], "documents")
+        return finish(step, [*records, *told], "documents")
 
     run.commit(step, work)
+
+
+def list_source(where: str, source: SourceSpec) -> tuple[SourceSpec, source_files.Listing]:
+    """Return a source with its collection named, and what it holds.
+
+    Raises:
+        SpecError: it cannot be listed; the message begins with `where`, its place in the spec.
+    """
+    try:
+        named = source.model_copy(update={"collection": source_files.collection(source)})
+        return named, source_files.list_source(named)
+    except SourceError as error:
+        raise SpecError(f"{where}.{error}") from error
 
 
 def _num_documents(record: dict[str, Any]) -> int:
     return sum(file["num_rows"] for file in record["files"] if shard.table_of(file["name"]) == "documents")
 
 
-def _record_of_files(listings: list[source_files.Listing]) -> dict[str, Any]:
-    """Return what became of every file, as the record of one more partition."""
-    counts = sum((Counter(listing.counts) for listing in listings), Counter[str]())
-    metrics = {f"files_{what}": count for what, count in sorted(counts.items())}
-    return {"files": [], "rows_in": 0, "dropped": {}, "metrics": metrics}
+def _table_of_files(listed: tuple[SourceSpec, source_files.Listing]) -> Output:
+    """Return what became of every file of a source."""
+    source, listing = listed
+    rows = [
+        {
+            "collection": source.collection,
+            "uri": file.uri,
+            "size_bytes": file.size_bytes,
+            "content_id": file.content_id or None,
+            "format": file.format,
+            "fate": fate,
+        }
+        for file, fate in listing.fates
+    ]
+    metrics = {f"files_{fate}": count for fate, count in listing.counts.items()}
+    return Output({"files": pa.Table.from_pylist(rows, schema=files_table.SCHEMA)}, metrics=metrics)
 
 
 def _partitions(
-    run: RunState,
-    spec: IngestSpec,
-    step: Step,
-    sources: list[SourceSpec],
-    listings: list[source_files.Listing],
+    run: RunState, spec: IngestSpec, step: Step, listed: list[tuple[SourceSpec, source_files.Listing]]
 ) -> list[_Part]:
     """Look into the files where the cut depends on what is in them, and cut."""
     looked_into = [
         (number, part)
-        for number, (source, listing) in enumerate(zip(sources, listings, strict=True))
+        for number, (source, listing) in enumerate(listed)
         for part in _to_survey(source, listing, spec.documents_per_partition)
     ]
     run.engine.run_phase(
         step, functools.partial(_survey_part, spec), [part for _, part in looked_into], "survey"
     )
-    surveyed: list[dict[str, survey.Surveyed]] = [{} for _ in sources]
-    shards: list[dict[str, str]] = [{} for _ in sources]
+    surveyed: list[dict[str, survey.Surveyed]] = [{} for _ in listed]
+    shards: list[dict[str, str]] = [{} for _ in listed]
     columns = [name for name in _SURVEY.names if name != "index"]
     for index, (number, _) in enumerate(looked_into):
         name = shard.shard_name("survey", index)
@@ -105,7 +125,7 @@ def _partitions(
             surveyed[number][row["uri"]] = _surveyed(row)
             shards[number][row["uri"]] = name
     parts = []
-    for number, (source, listing) in enumerate(zip(sources, listings, strict=True)):
+    for number, (source, listing) in enumerate(listed):
         files = list(listing.documents)
         if source.standalone_media:
             files = survey.with_standalone(listing, {n for f in surveyed[number].values() for n in f.links})

@@ -11,21 +11,32 @@ import pyarrow.compute as pc
 
 from datapipe.on_ray import Output, finish
 from datapipe.sources import speech
+from datapipe.sources.files import would_read
 from datapipe.spec import TokenizeSpec
 from datapipe.stages import clean, interleave, mask_regions, mask_text, mask_video, tokenize
 from jobs.contamination import contamination_step
 from jobs.dedupe import dedupe_text_step
 from jobs.dedupe_media import dedupe_media_step
-from jobs.ingest import ingest_step
+from jobs.errors import SpecError
+from jobs.ingest import ingest_step, list_source
 from jobs.mask import mask_media_step, mask_repeats_step
 from jobs.spec import PrepareJob, expand
 from jobs.stages import document_stage, media_stage
 from jobs.state import RunState, partition_numbers, read_batches
 from schemas import ids, shard, tokens
+from schemas.errors import ShardError
 
 
 def prepare(run: RunState, job: PrepareJob) -> None:
-    """Raw files to token shards. Each step reads the documents of the one before it."""
+    """Raw files to token shards. Each step reads the documents of the one before it.
+
+    Raises:
+        SpecError: a source, the tokenizer or a detector cannot be had; nothing was run.
+    """
+    _check_output(run, job)
+    tokenizer = _given_tokenizer(job)
+    asked = job.contamination.sources if job.contamination is not None else ()
+    benchmarks = [list_source(f"{job.name}.contamination.sources.{n}", s) for n, s in enumerate(asked)]
     if job.mask_regions is not None:
         mask_regions.check_available(job.mask_regions)
     if job.ingest.video.speech_model is not None:
@@ -39,13 +50,17 @@ def prepare(run: RunState, job: PrepareJob) -> None:
     done = document_stage(run, "mask_text", mask_text.VERSION, mask_text.mask_text, job.mask_text, done)
     done = mask_repeats_step(run, job, done)
     if job.contamination is not None:
-        done = contamination_step(run, job, done)
+        done = contamination_step(run, job, done, benchmarks)
+    else:
+        run.steps.pop("contamination", None)  # an earlier spec asked for it
     done = media_stage(run, "mask_video", mask_video.VERSION, mask_video.mask_video, job.mask_video, done)
     done = mask_media_step(run, job, done)
     if job.mask_regions is not None:
         done = media_stage(
             run, "mask_regions", mask_regions.VERSION, mask_regions.mask_regions, job.mask_regions, done
         )
+    else:
+        run.steps.pop("mask_regions", None)
     document_stage(
         run,
         "interleave",
@@ -55,11 +70,25 @@ def prepare(run: RunState, job: PrepareJob) -> None:
         done,
         job.interleave.max_drop_frac,
     )
-    _tokenize(run, job)
+    _tokenize(run, job, tokenizer)
 
 
-def _tokenize(run: RunState, job: PrepareJob) -> None:
-    given = _given_tokenizer(job)
+def _check_output(run: RunState, job: PrepareJob) -> None:
+    """See that no source reads what the run writes.
+
+    Raises:
+        SpecError: one would.
+    """
+    output = run.steps_root.removesuffix("/steps")
+    for number, source in enumerate(job.sources):
+        if would_read(source, shard.join(output, "report.html")):
+            raise SpecError(
+                f"output: {output!r} lies in {job.name}.sources.{number}, {source.path!r}, which would read "
+                "what was written: choose another, or `exclude` it there"
+            )
+
+
+def _tokenize(run: RunState, job: PrepareJob, given: bytes | None) -> None:
     step = run.step(
         "tokenize",
         tokenize.VERSION,
@@ -88,8 +117,16 @@ def _tokenize(run: RunState, job: PrepareJob) -> None:
 def _given_tokenizer(job: PrepareJob) -> bytes | None:
     if job.tokenize.tokenizer is None:
         return None
-    with shard.open_buffer(expand(job.tokenize.tokenizer)) as source:
-        return source.read()
+    path, where = expand(job.tokenize.tokenizer), f"{job.name}.tokenize.tokenizer"
+    if not shard.exists(path):
+        raise SpecError(f"{where}: there is no file {path!r}")
+    try:
+        with shard.open_buffer(path) as source:
+            given: bytes = source.read()
+        tokenize.check_tokenizer(given.decode())
+    except (ShardError, OSError, ValueError) as error:
+        raise SpecError(f"{where}: {path!r}: {error}") from error
+    return given
 
 
 def _vocabulary(spec: TokenizeSpec, source_path: str, given: bytes | None, num_partitions: int) -> Output:

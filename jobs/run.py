@@ -258,6 +258,8 @@ class _Record:
 def _line(step: Step, manifest: shard.Manifest, seconds: float | None) -> str:
     how = "[dim]done before[/dim]" if seconds is None else f"{seconds:8.1f} s"
     rows = f"{manifest.rows_in:>7} → {manifest.rows_out:<7}" if manifest.rows_in else " " * 17
+    if step.name == "dedupe_media":
+        rows = f"{manifest.metrics['clusters']:>7} clusters of copies among {manifest.metrics['media']} media"
     dropped = ", ".join(f"{n} {reason}" for reason, n in manifest.dropped.items())
     return f"{step.name:<20} {how:>12}  {rows} {dropped}".rstrip()
 

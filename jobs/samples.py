@@ -228,7 +228,7 @@ def _part(
         )
     medium = by_id.get(segment["media_id"])
     note = (
-        "the file could not be had"
+        f"{(segment['href'] or 'the file')[:80]} could not be had"
         if medium is None
         else (medium["error"] or f"{medium['width']} × {medium['height']} px")
     )

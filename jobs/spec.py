@@ -16,7 +16,6 @@ A single job takes its inputs from the steps that earlier runs left in the same 
 
 import difflib
 import os
-import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -26,6 +25,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_valid
 from datapipe import spec as data
 from jobs.errors import SpecError
 from rewards.spec import ScorerSpec, SelectSpec
+from schemas import shard
 from trainer import spec as training
 
 
@@ -137,12 +137,13 @@ class PipelineSpec(BaseModel, frozen=True, extra="forbid"):
             raise ValueError("jobs: a run prepares one corpus; list all folders in `sources` of one prepare")
         return self
 
-    @field_validator("output")
-    @classmethod
-    def _is_a_place(cls, output: str) -> str:
-        if re.match(r"\w+:/", output) and not re.match(r"\w+://[^/]|file:///", output):
-            raise ValueError("must be a folder or an address such as s3://bucket/folder")
-        return output
+    _output_is_a_place = field_validator("output")(shard.check_address)
+
+
+_SAID = {  # by pydantic's type of fault
+    "tuple_type": "must be a list, such as [a, b]",
+    "dict_type": "must be a mapping",
+}
 
 
 def load_spec(path: str, overrides: Sequence[str] = ()) -> PipelineSpec:
@@ -260,7 +261,10 @@ def _explain(error: ValidationError, raw: dict[str, Any]) -> Iterator[str]:
             valid = fault.get("ctx", {}).get("expected_tags", "'" + "', '".join(JOB_TYPES) + "'")
             yield f"{where}: kind: {_not_valid(tag, valid.replace(chr(39), '').split(', '))}"
         else:
-            message = fault["msg"].removeprefix("Value error, ")
+            message = _SAID.get(fault["type"], fault["msg"]).removeprefix("Value error, ")
+            if fault["type"] in ("model_type", "model_attributes_type"):
+                fields = ", ".join(_fields_beside((*fault["loc"], "")))
+                message = f"must be a mapping with {fields or 'a `kind`'}"
             shown = "" if isinstance(fault["input"], dict | list) else f"{fault['input']!r}: "
             yield f"{where}: {shown}{message[0].lower()}{message[1:]}" if where else message
 

@@ -14,6 +14,13 @@ from datapipe.on_ray import Engine, Step
 from jobs.errors import JobError
 from schemas import shard
 
+_MAKERS = {
+    "ingest": "a prepare job",
+    "interleave": "a prepare job",
+    "tokenize": "a prepare job",
+    "plan": "a plan job",
+}
+
 Commit = Callable[[Step, Callable[[], shard.Manifest]], None]
 
 
@@ -29,8 +36,12 @@ class RunState:
     commit: Commit  # runs a step unless it is finished, records and shows it
 
     def step(self, name: str, version: str, spec: BaseModel | dict[str, Any], *inputs: str) -> Step:
-        """Describe a step; `inputs` are ids of steps or fingerprints of raw input."""
+        """Describe a step; `inputs` are ids of steps or fingerprints of raw input.
+
+        How many rows it may drop changes none of them: the limit can be raised and nothing is done twice.
+        """
         plain = spec.model_dump(mode="json") if isinstance(spec, BaseModel) else spec
+        plain = {name: value for name, value in plain.items() if name != "max_drop_frac"}
         return Step(name, version, plain, inputs, self.steps_root)
 
     def id_of(self, name: str, needed_by: str) -> str:
@@ -42,7 +53,7 @@ class RunState:
         if name not in self.steps:
             raise JobError(
                 f"{needed_by} needs the step {name!r}, which this output does not hold: "
-                "run the job that makes it first, or use a pipeline"
+                f"run {_MAKERS.get(name, 'the job that makes it')} first, or use a pipeline"
             )
         return self.steps[name]
 

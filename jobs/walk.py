@@ -157,7 +157,8 @@ def _segment(number: int, segment: dict[str, Any], sign: str = " ", note: str = 
         "" if segment["t_start_s"] is None else f"{segment['t_start_s']:.1f}–{segment['t_end_s'] or 0:.1f} s "
     )
     medium = "no medium" if segment["media_id"] is None else f"medium {segment['media_id'][:12]}"
-    body = _short(segment["text"]) if segment["text"] is not None else f"[{medium}]"
+    named = f", {_short(segment['href'])}" if segment["href"] else ""
+    body = _short(segment["text"]) if segment["text"] is not None else f"[{medium}{named}]"
     return Text.assemble(
         (head, style or "dim"),
         (times, "cyan"),

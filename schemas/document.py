@@ -42,6 +42,7 @@ SEGMENT = pa.struct(
         pa.field("role", pa.string(), nullable=False),
         pa.field("text", pa.large_string()),  # for kind text; null otherwise
         pa.field("media_id", pa.string()),  # for kind image and video; null when the picture could not be had
+        pa.field("href", pa.string()),  # of a medium: path from the source's root, or address; null if inline
         pa.field("t_start_s", pa.float64()),  # seconds into the video the segment shows or speaks over
         pa.field("t_end_s", pa.float64()),
         pa.field("page", pa.int32()),  # page or slide it stands on, from 1; null where the format has none

@@ -17,6 +17,7 @@ import errno
 import glob
 import json
 import os
+import re
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable
@@ -27,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from schemas import document, ids, media, plan, quarantine, rollout, scores, tokens
+from schemas import document, files, ids, media, plan, quarantine, rollout, scores, tokens
 from schemas.errors import ShardError
 
 BATCH_ROWS = 64
@@ -35,6 +36,7 @@ MANIFEST = "manifest.json"
 
 # The kinds of table a step may hold, by the name its files start with.
 TABLES: dict[str, ModuleType] = {
+    "files": files,
     "documents": document,
     "dropped": document,
     "media": media,
@@ -91,10 +93,28 @@ def join(*parts: str) -> str:
     return "/".join([parts[0].rstrip("/"), *(p.strip("/") for p in parts[1:])])
 
 
+def check_address(path: str) -> str:
+    """Return a path or address as it is.
+
+    Raises:
+        ValueError: it looks like an address, but names no bucket.
+    """
+    if re.match(r"\w+:/", path) and not re.match(r"\w+://[^/]|file:///", path):
+        raise ValueError("must be a folder or an address such as s3://bucket/folder")
+    return path
+
+
 def filesystem(path: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system of a local path or `s3://` URI, and the path in it."""
+    """Return the file system of a local path or `s3://` URI, and the path in it.
+
+    Raises:
+        ShardError: no file system has such addresses.
+    """
     if "://" in path:
-        return pafs.FileSystem.from_uri(path)
+        try:
+            return pafs.FileSystem.from_uri(path)
+        except (pa.ArrowException, OSError) as error:
+            raise ShardError(f"{path!r} is no usable address: {error}") from error
     return pafs.LocalFileSystem(), os.path.abspath(os.path.expanduser(path))
 
 

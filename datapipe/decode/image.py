@@ -136,8 +136,10 @@ def _read(data: bytes, max_pixels: int, scratch: "_Scratch | None") -> _Picture:
             return _picture(headers.without_texts(data), max_pixels, scratch)
     except DecodeError:
         raise
-    except Image.DecompressionBombError as error:
-        raise TooManyPixels(str(error)) from error
+    except Image.DecompressionBombError as error:  # of Pillow, whose limit is above any of ours
+        announced = re.search(r"\d+", str(error))
+        assert announced is not None
+        raise TooManyPixels(f"{announced.group()} pixels, more than {max_pixels}") from error
     except UnidentifiedImageError as error:
         raise _unidentified(data) from error
     except Exception as error:  # real files raise OSError, SyntaxError, ZeroDivisionError and many more

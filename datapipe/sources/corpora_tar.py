@@ -188,6 +188,11 @@ def _document(files: dict[str, bytes]) -> RawDocument:
     tiffs = [data for name, data in files.items() if _extension(name) in _TIFFS]
     shown = [Item("image", "figure", href=name) for name in files if _extension(name) in _IMAGES]
     videos = [Item("video", "figure", href=name) for name in files if _extension(name) in _VIDEOS]
+    if not (row or tiffs or shown or videos):
+        raise MalformedMarkup(
+            f"no text, picture or session, only {', '.join(sorted(files))}: a tar is read as samples; "
+            "unpack it to have such files read as documents"
+        )
     if sessions.is_session(row) and shown:
         row = {**row, "image": None, "images": [item.href for item in shown]}
     if isinstance(row.get("texts"), list):

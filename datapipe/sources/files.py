@@ -2,13 +2,16 @@
 
 Owns listing, hashing and loading, local or on S3, and which reader a format has (what a format is, says
 `sources.formats`; files of many documents are opened by `sources.containers`). Nothing outside the folder is
-ever read. Hidden files are no documents.
+ever read. Hidden files are no documents. A link to a file of the folder is read as that file; a link to a
+folder is not followed, so that no file comes twice and no circle has no end.
 
 Every file is accounted for. It is a document, or a container of them; or it is a picture, video or caption
 file, which belongs to the document that names it; or it is counted as hidden, not chosen by the globs, or of
-no known format. A file of an unknown format is a failed document only where a glob asks for it by more than
-`*`: `include: ["**/*.xyz"]` wants them read, `**` takes what there is. Document formats that are known and
-not read here (such as .doc) always are: who gives a folder of them should hear of it.
+no known format. What cannot be read at all is a failed document: a linked or locked folder, a link that leads
+nowhere or out of the source, a pipe, a name that is not UTF-8. A file of an unknown format is one only where
+a glob asks for it by more than `*`: `include: ["**/*.xyz"]` wants them read, `**` takes what there is.
+Document formats that are known and not read here (such as .doc) always are: who gives a folder of them should
+hear of it.
 """
 
 import collections
@@ -22,9 +25,10 @@ import io
 import os
 import posixpath
 import re
+import stat
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 import pyarrow.fs as pafs
@@ -35,6 +39,7 @@ from datapipe.sources import formats
 from datapipe.sources.items import Item, RawDocument, document
 from datapipe.spec import SourceSpec
 from schemas import ids, shard
+from schemas.errors import ShardError
 
 Reader = Callable[[bytes, str], RawDocument]
 Place = tuple[pafs.FileSystem, str]  # a file system, and a path in it
@@ -64,8 +69,9 @@ _READERS = {
 class SourceFile:
     """A file to read: its path from the folder's root, its size, the hash of its bytes and its format.
 
-    Of a container, `members` are the first and the one after the last to read (None: to the end), `index` is
-    what `sources.survey` found out to reach them, and `failure` why it could not be gone through.
+    Of a container, `members` are the first and the one after the last to read (None: to the end), and `index`
+    is what `sources.survey` found out to reach them. `failure` says why a file cannot be read, or a container
+    not be gone through.
     """
 
     uri: str
@@ -83,8 +89,15 @@ class Listing:
 
     documents: tuple[SourceFile, ...]  # and containers, sorted by path
     media: tuple[SourceFile, ...]  # pictures and videos that the globs choose, sorted by path
-    counts: dict[str, int]  # files by what becomes of them; their sum is the number of files
+    fates: tuple[tuple[SourceFile, str], ...]
+    """Every file, sorted by path, and what becomes of it: `documents`, `media`, `captions`, `hidden`,
+    `not_chosen`, or `ignored_` and the suffix."""
     fingerprint: str  # hash over every file of the folder, path and bytes
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Files by what becomes of them; their sum is the number of files."""
+        return dict(sorted(collections.Counter(fate for _, fate in self.fates).items()))
 
 
 def collection(source: SourceSpec) -> str:
@@ -99,26 +112,22 @@ def list_source(source: SourceSpec) -> Listing:
         SourceError: the folder is missing, or no document matches; the message names the path and the
             patterns.
     """
-    files = _all_files(source)
+    found = _all_files(source)
     with concurrent.futures.ThreadPoolExecutor(_NUM_READERS) as pool:
-        seen = list(pool.map(lambda file: _look_at(source, *file), files))
+        seen = list(pool.map(lambda file: file if file.failure else _look_at(source, file), found))
     is_chosen, is_asked_for = _choices(source)
-    documents, media, counts = [], [], collections.Counter[str]()
-    for file in sorted(seen, key=lambda file: file.uri):
-        what = _fate(file, is_chosen(file.uri), is_asked_for(file.uri))
-        counts[what] += 1
-        if what == "documents":
-            documents.append(file)
-        elif what == "media":
-            media.append(file)
+    seen.sort(key=lambda file: file.uri)
+    fates = tuple((file, _fate(file, is_chosen(file.uri), is_asked_for(file.uri))) for file in seen)
+    documents, media = (
+        tuple(file for file, fate in fates if fate == wanted) for wanted in ("documents", "media")
+    )
     if not documents and not (media and source.standalone_media):
         hint = f"; for the {len(media)} pictures and videos there, set standalone_media" if media else ""
         raise SourceError(
             f"path: no document below {source.path} matches include {list(source.include)} "
             f"without exclude {list(source.exclude)}{hint}"
         )
-    fingerprint = ids.fingerprint(sorted((file.uri, file.content_id) for file in seen))
-    return Listing(tuple(documents), tuple(media), dict(sorted(counts.items())), fingerprint)
+    return Listing(documents, media, fates, ids.fingerprint([(file.uri, file.content_id) for file in seen]))
 
 
 def list_files(source: SourceSpec) -> list[SourceFile]:
@@ -136,6 +145,19 @@ def list_files(source: SourceSpec) -> list[SourceFile]:
     from datapipe.sources import survey  # which imports this module
 
     return survey.with_standalone(listing, survey.links(source, listing.documents))
+
+
+def would_read(source: SourceSpec, path: str) -> bool:
+    """Return whether a file at `path`, there or not yet, is one that the source's globs choose."""
+    if ("://" in path) != ("://" in _root(source)):
+        return False
+    (fs, root), (_, inner) = _filesystem(_root(source)), shard.filesystem(path)
+    if isinstance(fs, pafs.LocalFileSystem):
+        root, inner = os.path.realpath(root), os.path.realpath(inner)
+    if not inner.startswith(root.rstrip("/") + "/"):
+        return False
+    uri = posixpath.relpath(inner, root)
+    return _choices(source)[0](uri) and not _is_hidden(uri)
 
 
 def place(source: SourceSpec, uri: str) -> Place:
@@ -244,7 +266,10 @@ def _is_encodable(uri: str) -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _filesystem(root: str) -> Place:
-    return shard.filesystem(root)
+    try:
+        return shard.filesystem(root)
+    except ShardError as error:
+        raise SourceError(f"path: {error}") from error
 
 
 def _root(source: SourceSpec) -> str:
@@ -254,27 +279,77 @@ def _root(source: SourceSpec) -> str:
     return path if "://" in path else os.path.abspath(path)
 
 
-def _all_files(source: SourceSpec) -> list[tuple[pafs.FileInfo, str]]:
+def _all_files(source: SourceSpec) -> list[SourceFile]:
+    """Return every file below the folder, not yet looked at, and what should be one and cannot be read."""
     fs, root = _filesystem(_root(source))
-    if fs.get_file_info(root).type != pafs.FileType.Directory:
-        raise SourceError(f"path: there is no folder {source.path}")
-    infos = fs.get_file_info(pafs.FileSelector(root, recursive=True))
-    return [(i, posixpath.relpath(i.path, root)) for i in infos if i.type == pafs.FileType.File]
+    try:
+        kind = fs.get_file_info(root).type
+        if kind == pafs.FileType.Directory:
+            if isinstance(fs, pafs.LocalFileSystem):
+                return list(_local_files(root))
+            infos = fs.get_file_info(pafs.FileSelector(root, recursive=True))
+            files = (info for info in infos if info.type == pafs.FileType.File)
+            return [_file(posixpath.relpath(info.path, root), info.size) for info in files]
+    except OSError as error:
+        raise SourceError(f"path: cannot list {source.path}: {error}") from error
+    if kind == pafs.FileType.File:
+        raise SourceError(f"path: {source.path} is a file; give its folder, and the file in `include`")
+    raise SourceError(f"path: there is no folder {source.path}")
 
 
-def _look_at(source: SourceSpec, info: pafs.FileInfo, uri: str) -> SourceFile:
+def _file(uri: str, size_bytes: int = 0, why_not: str | None = None) -> SourceFile:
+    failure = None if why_not is None else Failure.of(SourceError(why_not))
+    return SourceFile(uri, size_bytes, "", formats.by_name(uri) or UNKNOWN, failure=failure)
+
+
+def _local_files(root: str) -> Iterator[SourceFile]:
+    locked: list[OSError] = []
+    real_root = os.path.realpath(root)
+    for folder, subfolders, names in os.walk(root, onerror=locked.append):
+        linked = [name for name in subfolders if os.path.islink(os.path.join(folder, name))]
+        for name in [*names, *linked]:
+            path = os.path.join(folder, name)
+            uri = os.path.relpath(path, root)
+            if not _is_encodable(uri):
+                shown = os.fsencode(uri).decode(errors="backslashreplace")
+                yield _file(shown, why_not="the name of the file, or of its folder, is not UTF-8")
+            else:
+                size_bytes, why_not = _size_or_fault(path, real_root)
+                yield _file(uri, size_bytes, why_not)
+    for error in locked:
+        shown = os.fsencode(os.path.relpath(error.filename, root)).decode(errors="backslashreplace")
+        yield _file(shown, why_not=f"the folder cannot be listed: {error.strerror}")
+
+
+def _size_or_fault(path: str, real_root: str) -> tuple[int, str | None]:
+    """Return the size of a file, or why what lies there is none that can be read."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return 0, f"a link that cannot be followed: {error.strerror}" if os.path.islink(path) else str(error)
+    if os.path.islink(path) and os.path.commonpath([os.path.realpath(path), real_root]) != real_root:
+        return 0, f"a link that leads out of the source folder, to {os.readlink(path)}"
+    if stat.S_ISDIR(found.st_mode):
+        return 0, "a link to a folder, which is not followed"
+    if not stat.S_ISREG(found.st_mode):
+        return 0, "no regular file but a pipe, socket or device"
+    return found.st_size, None
+
+
+def _look_at(source: SourceSpec, file: SourceFile) -> SourceFile:
     """Read a file once, for its hash and its first bytes. One that cannot be read has no hash."""
-    fs, _ = _filesystem(_root(source))
+    fs, root = _filesystem(_root(source))
+    path = posixpath.join(root, file.uri)
     digest, head = hashlib.blake2b(digest_size=ids.CONTENT_ID_BYTES), b""
     try:
-        with fs.open_input_stream(info.path, compression=None) as file:
-            while chunk := file.read(_CHUNK_BYTES):
+        with fs.open_input_stream(path, compression=None) as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
                 head = head or chunk[: formats.HEAD_BYTES]
                 digest.update(chunk)
     except OSError:  # it may be used by nobody; if it is, reading it fails again and is reported
-        return SourceFile(uri, info.size, "", formats.by_name(uri) or UNKNOWN)
-    format = formats.of(uri, head, lambda: _zip_names(fs, info.path))
-    return SourceFile(uri, info.size, digest.hexdigest(), format or UNKNOWN)
+        return file
+    format = formats.of(file.uri, head, lambda: _zip_names(fs, path))
+    return dataclasses.replace(file, content_id=digest.hexdigest(), format=format or UNKNOWN)
 
 
 def _zip_names(fs: pafs.FileSystem, path: str) -> list[str]:
@@ -295,10 +370,12 @@ def zip_names(file: BinaryIO) -> list[str]:
 
 def _fate(file: SourceFile, is_chosen: bool, is_asked_for: bool) -> str:
     """Return what becomes of a file."""
-    if any(part.startswith(".") for part in file.uri.split("/")):
+    if _is_hidden(file.uri):
         return "hidden"
     if not is_chosen:
         return "not_chosen"
+    if file.failure is not None:
+        return "documents"
     if file.format in formats.MEDIA:
         return "media"
     if file.format == formats.CAPTIONS:
@@ -306,6 +383,10 @@ def _fate(file: SourceFile, is_chosen: bool, is_asked_for: bool) -> str:
     if file.format == UNKNOWN and not is_asked_for:
         return f"ignored_{posixpath.splitext(file.uri)[1].lower().lstrip('.') or 'without_suffix'}"
     return "documents"
+
+
+def _is_hidden(uri: str) -> bool:
+    return any(part.startswith(".") for part in uri.split("/"))
 
 
 def _choices(source: SourceSpec) -> tuple[Callable[[str], bool], Callable[[str], bool]]:

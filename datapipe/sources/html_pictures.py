@@ -298,7 +298,9 @@ def from_address(base: str, link: str, kind: str, mask: str | None = None) -> It
         href = resolve(base, re.sub(r"[\t\n\r]", "", link))
         return Item(kind, "figure", href=href, mask=mask) if href else None
     data, mime = from_data_uri(link)
-    return Item(kind, "figure", data=data, mime=mime, mask=mask) if data else None
+    if data is None:  # damaged: it keeps its place
+        return Item(kind, "figure", href=f"{link.partition(',')[0]},", mask=mask)
+    return Item(kind, "figure", data=data, mime=mime, mask=mask)
 
 
 def from_data_uri(link: str) -> tuple[bytes | None, str | None]:

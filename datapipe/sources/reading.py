@@ -61,10 +61,12 @@ class Reading:
         return inputs
 
     def _singles(self, files: list[SourceFile]) -> list[Input]:
-        inputs = [Input(file.uri, file.content_id or None) for file in files]
+        inputs = [Input(file.uri, file.content_id or None, failure=file.failure) for file in files]
 
         def calls() -> Iterator[tuple[bytes, str, str, int]]:
             for file, given in zip(files, inputs, strict=True):
+                if given.failure is not None:
+                    continue
                 try:
                     if file.size_bytes > self.spec.max_file_bytes:
                         raise FileTooLarge(f"{file.size_bytes} bytes, more than {self.spec.max_file_bytes}")

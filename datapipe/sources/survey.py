@@ -41,10 +41,10 @@ def survey(
     guard = guard or guards.shared(spec.time_limit_s, spec.memory_limit_bytes)
     found = {file.uri: Surveyed(file.uri) for file in files}
     for file in files:
-        if file.format in formats.CONTAINERS:
+        if file.format in formats.CONTAINERS and file.failure is None:
             found[file.uri] = _survey_container(source, file, spec, guard)
     if source.standalone_media:
-        pages = [file for file in files if file.format in _EMBEDDING]
+        pages = [file for file in files if file.format in _EMBEDDING and file.failure is None]
         for uri, names in zip((f.uri for f in pages), _page_links(source, pages, spec, guard), strict=True):
             found[uri] = dataclasses.replace(found[uri], links=names)
     return [found[file.uri] for file in files]
@@ -89,7 +89,7 @@ def partitions(
 def _ranges(file: SourceFile, found: Surveyed, size: int, room: int) -> Iterator[tuple[SourceFile, int]]:
     """Yield a file, or the ranges of a container, and how many documents each has; the first fits `room`."""
     if found.num_members is None or found.failure is not None:
-        yield dataclasses.replace(file, failure=found.failure), 1
+        yield dataclasses.replace(file, failure=file.failure or found.failure), 1
         return
     start, end = 0, found.num_members
     while start < end or start == 0:

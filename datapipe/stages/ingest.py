@@ -31,7 +31,7 @@ from datapipe.sources.video import Caption
 from datapipe.spec import IngestSpec, SourceSpec
 from schemas import document, ids, media, quarantine
 
-VERSION = "4"
+VERSION = "5"
 STAGE = "ingest"
 
 Load = Callable[[str], bytes]
@@ -323,6 +323,7 @@ class _Partition:
             "role": item.role,
             "text": item.text,
             "media_id": media_id,
+            "href": item.href,
             "t_start_s": item.t_start_s,
             "t_end_s": item.t_end_s,
             "page": item.page,

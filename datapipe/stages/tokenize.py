@@ -75,6 +75,15 @@ def train_tokenizer(texts: Iterable[str], spec: TokenizeSpec) -> str:
     return tokenizer.to_str()
 
 
+def check_tokenizer(tokenizer_json: str) -> None:
+    """Check that a tokenizer can be used.
+
+    Raises:
+        ValueError: it is no `tokenizer.json`, or lacks a special token.
+    """
+    _encoder(tokenizer_json)
+
+
 def tokenize(
     batch: pa.RecordBatch, media: pa.Table, tokenizer_json: str, spec: TokenizeSpec
 ) -> pa.RecordBatch:
@@ -201,18 +210,21 @@ def _encoder(tokenizer_json: str) -> tokenizers.Tokenizer:
     """Return the tokenizer for raw text: whatever it says is text, also where it spells a special token.
 
     Raises:
-        ValueError: it lacks a special token that the stream needs.
+        ValueError: it is no tokenizer, or lacks a special token that the stream needs.
     """
-    value = json.loads(tokenizer_json)
-    for token in value["added_tokens"]:
-        token["special"] = True  # only such tokens are left alone by `encode_special_tokens`
-    value.update(post_processor=None, truncation=None, padding=None)
-    encoder = tokenizers.Tokenizer.from_str(json.dumps(value))
+    try:
+        value = json.loads(tokenizer_json)
+        for token in value["added_tokens"]:
+            token["special"] = True  # only such tokens are left alone by `encode_special_tokens`
+        value.update(post_processor=None, truncation=None, padding=None)
+        encoder = tokenizers.Tokenizer.from_str(json.dumps(value))
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f"no `tokenizer.json` of Hugging Face: {error!r}") from error
     encoder.encode_special_tokens = True
     missing = [token for token in NEEDED_TOKENS if encoder.token_to_id(token) is None]
     if missing:
         raise ValueError(
-            f"tokenizer: lacks the special tokens {missing}; add them, "
+            f"lacks the special tokens {missing}; add them, "
             "or leave `tokenizer` empty to train one"
         )
     return encoder

@@ -184,6 +184,12 @@ def test_too_large_pictures_are_refused_by_their_header() -> None:
         image.decode(canvas, LIMIT)
 
 
+def test_a_bomb_that_pillow_stops_names_our_limit() -> None:
+    gif = b"GIF89a" + struct.pack("<HH", 65535, 65535) + b"\0\0\0," + struct.pack("<HHHH", 0, 0, 65535, 65535)
+    with pytest.raises(errors.TooManyPixels, match=f"^4294836225 pixels, more than {LIMIT}$"):
+        image.decode(gif + b"\0\2\2\x44\1\0;", LIMIT)
+
+
 @pytest.mark.parametrize(
     "format", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "AVIF", "JPEG2000", "ICO", "QOI", "PPM", "DDS"]
 )

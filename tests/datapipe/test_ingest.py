@@ -91,7 +91,7 @@ def test_missing_remote_and_undecodable_pictures_stay_in_the_document(tmp_path: 
         tmp_path,
         {
             "p.html": "<p>x</p><img src=no.png><img src=https://h/a.png><img src=../../up.png><img src=d.bmp>"
-            "<img src=bad.png>",
+            f"<img src=bad.png><img src='data:image/png;base64,{'A' * 2001}'>",
             "d.bmp": "no picture",
             "bad.png": make.picture()[:200],
         },
@@ -103,6 +103,16 @@ def test_missing_remote_and_undecodable_pictures_stay_in_the_document(tmp_path: 
         None,
         ids.content_id(b"no picture"),
         ids.content_id(make.picture()[:200]),
+        None,
+    ]
+    assert [s["href"] for s in segments(tables)] == [
+        None,
+        "no.png",
+        "https://h/a.png",
+        "../../up.png",
+        "d.bmp",
+        "bad.png",
+        "data:image/png;base64,",
     ]
     rows = tables.media.to_pylist()
     assert [(r["mime"], r["error"].split(":")[0], r["width"]) for r in rows] == [

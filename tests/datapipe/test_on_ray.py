@@ -6,6 +6,7 @@ import functools
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import time
 import pytest
 import ray
 
-from datapipe.errors import DatapipeError, TooManyDropped, WorkerLost
+from datapipe.errors import ClusterUnreachable, DatapipeError, TooManyDropped, WorkerLost
 from datapipe.on_ray import Engine, finish
 from schemas import shard
 from tests.datapipe import ray_tasks
@@ -93,6 +94,14 @@ def test_a_task_error_comes_back_as_it_was_and_finished_partitions_stay(engine, 
     assert not made.is_finished()
     assert shard.exists(first)
     assert run(engine, tmp_path, num_partitions=8)[1].rows_out == 24
+
+
+def test_a_cluster_that_does_not_answer_is_said_at_once():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ClusterUnreachable, match=f"address: nothing answers at '{address}'"):
+            Engine(address=address).start()
 
 
 def test_a_step_that_drops_too_much_is_not_committed(engine, tmp_path):

@@ -1,6 +1,8 @@
 import functools
 import gzip
 import io
+import os
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from tests.datapipe.make_warc import PAGE as PAGE_URL
 from tests.datapipe.make_warc import page, picture
 
 PAGE = "<html><body><p>Words</p><img src='img/a.png'></body></html>"
+NOBODY = 65534  # a user without rights
 
 
 def uris(root: Path, **fields: object) -> list[str]:
@@ -98,7 +101,7 @@ def test_every_file_is_accounted_for_and_read_once(tmp_path: Path, monkeypatch: 
     )
     opened: list[str] = []
     look_at = files._look_at
-    monkeypatch.setattr(files, "_look_at", lambda s, info, uri: opened.append(uri) or look_at(s, info, uri))
+    monkeypatch.setattr(files, "_look_at", lambda s, file: opened.append(file.uri) or look_at(s, file))
     listing = files.list_source(SourceSpec(path=str(root), exclude=("draft/**",), include=("**", "*.xyz")))
     assert listing.counts == {
         "captions": 1,
@@ -117,6 +120,90 @@ def test_every_file_is_accounted_for_and_read_once(tmp_path: Path, monkeypatch: 
         ("p.html", "html"),
     ]
     assert [f.uri for f in listing.media] == ["img/a.png"]
+
+
+def reasons(listing: files.Listing) -> dict[str, str]:
+    return {file.uri: file.failure.message for file in listing.documents if file.failure is not None}
+
+
+def test_what_cannot_be_read_is_a_failed_document_and_no_circle_is_walked(tmp_path: Path) -> None:
+    root = make.folder(tmp_path / "in", {"a.html": PAGE, "d/b.html": PAGE, "d/c.tar": b""})
+    (root / "loop").symlink_to(".")
+    (root / "d" / "up").symlink_to("..")
+    (root / "same.html").symlink_to("d/b.html")
+    (root / "gone.tar").symlink_to("nothing")
+    (root / "self.txt").symlink_to("self.txt")
+    (tmp_path / "secret.txt").write_text("outside")
+    (root / "out.txt").symlink_to("../secret.txt")
+    (root / ".hidden").symlink_to("nothing")
+    os.mkfifo(root / "pipe.html")
+    with open(os.fsencode(root) + b"/caf\xe9.html", "w") as file:
+        file.write(PAGE)
+    listing = files.list_source(SourceSpec(path=str(root)))
+    assert reasons(listing) == {
+        "caf\\xe9.html": "the name of the file, or of its folder, is not UTF-8",
+        "d/up": "a link to a folder, which is not followed",
+        "gone.tar": "a link that cannot be followed: No such file or directory",
+        "loop": "a link to a folder, which is not followed",
+        "out.txt": "a link that leads out of the source folder, to ../secret.txt",
+        "pipe.html": "no regular file but a pipe, socket or device",
+        "self.txt": "a link that cannot be followed: Too many levels of symbolic links",
+    }
+    assert listing.counts == {"documents": 11, "hidden": 1}
+    made = ingest.ingest(
+        listing.documents,
+        SourceSpec(path=str(root)),
+        IngestSpec(),
+        functools.partial(files.load, SourceSpec(path=str(root))),
+    )
+    assert {row["uri"]: row["message"] for row in made.quarantine.to_pylist()} == {
+        **reasons(listing),
+        "d/c.tar": "the file holds no document",
+    }
+    assert sorted(made.documents["uri"].to_pylist()) == ["a.html", "d/b.html", "same.html"]
+
+
+def test_a_locked_folder_is_a_failed_document() -> None:
+    is_root = os.geteuid() == 0  # who may list every folder: then look as somebody else
+    with tempfile.TemporaryDirectory() as folder:
+        root = make.folder(Path(folder), {"a.html": PAGE, "locked/b.html": PAGE})
+        root.chmod(0o755)
+        (root / "locked").chmod(0)
+        try:
+            if is_root:
+                os.seteuid(NOBODY)
+            listing = files.list_source(SourceSpec(path=folder))
+        finally:
+            if is_root:
+                os.seteuid(0)
+            (root / "locked").chmod(0o755)
+    assert reasons(listing) == {"locked": "the folder cannot be listed: Permission denied"}
+    assert listing.counts == {"documents": 2}
+
+
+def test_a_source_knows_what_it_would_read(tmp_path: Path) -> None:
+    source = SourceSpec(path=str(tmp_path), exclude=("runs/**",))
+    assert files.would_read(source, str(tmp_path / "out" / "report.html"))
+    assert files.would_read(source, str(tmp_path / "x" / ".." / "report.html"))
+    for path in ("runs/a/report.html", ".runs/report.html", "../report.html"):
+        assert not files.would_read(source, str(tmp_path / path))
+    assert not files.would_read(source, f"{tmp_path}-beside/report.html")
+    assert not files.would_read(source, f"s3://bucket{tmp_path}/report.html")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("ftp://host/x", "is no usable address"),
+        ("s3://Bad_Bucket!!/x y", "is no usable address"),
+        ("{root}/a.html", "is a file; give its folder, and the file in `include`"),
+        ("{root}/nowhere", "there is no folder"),
+    ],
+)
+def test_a_source_that_is_no_folder_is_said_to_be_none(tmp_path: Path, path: str, message: str) -> None:
+    make.folder(tmp_path, {"a.html": PAGE})
+    with pytest.raises(SourceError, match=message):
+        files.list_source(SourceSpec(path=path.format(root=tmp_path)))
 
 
 def zipped(*names: str, **fields: str) -> bytes:

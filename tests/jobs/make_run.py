@@ -17,7 +17,7 @@ import pyarrow as pa
 from PIL import Image, ImageDraw
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from schemas import document, ids, media, plan, quarantine, rollout, scores, shard, tokens, vocabulary
+from schemas import document, files, ids, media, plan, quarantine, rollout, scores, shard, tokens, vocabulary
 from tests import make
 from trainer.rl import environments
 
@@ -232,12 +232,17 @@ def _document_steps(
         ],
         quarantine.SCHEMA,
     )
+    listed = [
+        {"uri": row["uri"], "collection": "manual", "size_bytes": 1, "format": "html", "fate": "documents"}
+        for row in [*rows, *failed.to_pylist()]
+    ]
     made.commit(
         "ingest",
         {
             "documents": halves,
             "media": [make.media_table(pictures), make.media_table([])],
             "quarantine": [failed, quarantine.SCHEMA.empty_table()],
+            "files": [pa.Table.from_pylist(listed, files.SCHEMA)],
         },
         rows_in=len(rows) + 2,
         rows_out=len(rows),

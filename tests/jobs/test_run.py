@@ -142,6 +142,7 @@ def test_every_step_is_there_and_the_funnel_is_told(finished):
     out = folder / "out"
     assert set(steps(out)) == {*DATA_STEPS, "pretrain", "evaluate", "rl"}
     manifests = {name: shard.read_manifest(str(out / path)) for name, path in steps(out).items()}
+    assert manifests["dedupe_media"].rows_in == 0  # it marks copies, and no row leaves
     assert manifests["ingest"].rows_in == 44 and manifests["ingest"].rows_out == 43
     quarantine = shard.read_step_table(str(out / steps(out)["ingest"]), "quarantine").to_pylist()
     assert [row["uri"] for row in quarantine] == ["broken.html"]
@@ -227,9 +228,14 @@ def test_a_repeated_run_does_nothing_and_a_changed_one_only_what_follows(finishe
     prepare_only = spec(folder / "corpus", folder / "out")
     prepare_only["jobs"] = prepare_only["jobs"][:1]
     path = write_spec(folder / "prepare.yaml", prepare_only)
-    assert omniloom("run", path, "--set", "prepare.clean.min_words=11").returncode == 0
+    (folder / "benchmark").mkdir()
+    (folder / "benchmark" / "a.txt").write_text("Which of these eight words stands in no page here at all?")
+    changes = ["clean.min_words=11", f"contamination={{sources: [{{path: {folder}/benchmark}}]}}"]
+    assert omniloom("run", path, *(f"--set=prepare.{change}" for change in changes)).returncode == 0
+    assert "contamination" in steps(folder / "out")
     assert "plan" not in steps(folder / "out")  # it was made from documents that this run no longer uses
     assert omniloom("run", folder / "spec.yaml").returncode == 0
+    assert "contamination" not in steps(folder / "out")
 
 
 def test_one_worker_makes_the_same_bytes_and_a_killed_run_ends_the_same(finished):
@@ -267,8 +273,18 @@ def test_one_worker_makes_the_same_bytes_and_a_killed_run_ends_the_same(finished
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("prepare.sources.0.path=/nowhere/at/all", "/nowhere/at/all"),
+        (
+            "prepare.sources.0.path=/nowhere/at/all",
+            "prepare.sources.0.path: there is no folder /nowhere/at/all",
+        ),
         ("prepare.sources.0.include=['*.pgae']", "*.pgae"),
+        (
+            "prepare.contamination={sources: [{path: /nowhere}]}",
+            "prepare.contamination.sources.0.path: there is",
+        ),
+        ("prepare.tokenize={tokenizer: /nowhere}", "prepare.tokenize.tokenizer: there is no file '/nowhere'"),
+        ("prepare.tokenize={tokenizer: {spec}}", "no `tokenizer.json` of Hugging Face"),
+        ("prepare.sources.0.path={parent}", "which would read what was written"),
         ("prepare.ingest.video.speech_model=/nowhere", "speech_model"),
         ("pretrain.model.vocab_size=300", "vocab_size"),
         ("pretrain.model.vision.patch_size=4", "patch_size"),
@@ -279,6 +295,7 @@ def test_one_worker_makes_the_same_bytes_and_a_killed_run_ends_the_same(finished
 )
 def test_a_setting_that_cannot_work_is_one_line_and_a_failure(finished, override, message):
     folder, _ = finished
+    override = override.replace("{spec}", f"{folder}/spec.yaml").replace("{parent}", str(folder))
     failed = omniloom("run", folder / "spec.yaml", "--set", override)
     assert failed.returncode in (1, 2)
     lines = failed.stderr.strip().splitlines()

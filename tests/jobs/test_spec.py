@@ -32,6 +32,11 @@ def test_every_shipped_spec_parses(path):
     assert load_spec(str(path)).jobs
 
 
+def test_every_spec_of_the_readme_parses(tmp_path):
+    blocks = re.findall("```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert [len(load_spec(write(tmp_path, yaml.safe_load(block))).jobs) for block in blocks] == [6, 1]
+
+
 def test_a_resolved_spec_parses_to_itself(tmp_path):
     spec = load_spec(
         write(tmp_path, {"kind": "pipeline", "output": "x", "jobs": [PREPARE, {"kind": "pretrain"}]})
@@ -58,6 +63,20 @@ def test_a_single_job_is_a_pipeline_of_one(tmp_path):
         (
             {"kind": "pretrain", "model": {"vision": {"num_head": 2}}},
             "pretrain.model.vision.num_head: 2: no such field, did you mean 'num_heads'?",
+        ),
+        (
+            {**PREPARE, "clean": {"languages": "en"}},
+            "prepare.clean.languages: 'en': must be a list, such as [a, b]",
+        ),
+        (
+            {"kind": "prepare", "sources": ["pages"]},
+            "prepare.sources.0: 'pages': must be a mapping with path, collection, include, exclude, license, "
+            "standalone_media",
+        ),
+        ("prepare", "jobs.0: 'prepare': must be a mapping with a `kind`"),
+        (
+            {"kind": "prepare", "sources": [{"path": "s3://"}]},
+            "prepare.sources.0.path: 's3://': must be a folder or an address such as s3://bucket/folder",
         ),
         ({"kind": "pretrain", "num_steps": -1}, "pretrain.num_steps: -1: input should be greater than 0"),
         (
