@@ -166,9 +166,8 @@ class _Attention(torch.autograd.Function):
         ctx.shape, ctx.names = shape, [*inputs, "out", "lse", "index_lse", "block_ids"]
         ctx.save_for_backward(*({**inputs, **results}[name] for name in ctx.names))
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(results["block_ids"])
         lse_TH = results["lse"] * 0.6931471805599453
-        ctx.mark_non_differentiable(lse_TH)
+        ctx.mark_non_differentiable(results["block_ids"], lse_TH)
         return results["out"], _mean(results["kl"]), results["block_ids"], lse_TH
 
     @staticmethod

@@ -31,11 +31,14 @@ class RMSNormFunction(torch.autograd.Function):
         mean_square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_() / x.shape[-1]
         inverse = (mean_square + eps).rsqrt_()
         ctx.save_for_backward(x, weight, inverse)
+        ctx.set_materialize_grads(False)
         return (wide * inverse).mul_(1 + weight).to(x.dtype)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
+        if grad is None:  # the index has no part in the language loss: that is no gradient, not one of zeros
+            return None, None, None
         x, weight, inverse = ctx.saved_tensors
         normed, grad = x * inverse, grad.to(inverse.dtype)
         product = grad * normed
