@@ -79,6 +79,11 @@ bench-data: setup
 bench-msa: setup
 	$(PY) -m tests.bench.msa $(TOKENS)
 
+# Sparse attention in transformers beside the model's own attention there; minutes, TOKENS="1024 2048" for a part.
+.PHONY: bench-msa-hf
+bench-msa-hf: setup
+	$(PY) -m tests.bench.msa_hf $(TOKENS)
+
 # Six packages of odd files through the whole path; ends with 1 where one is lost or becomes what it should not.
 .PHONY: torture
 torture: setup
