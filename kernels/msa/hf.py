@@ -394,8 +394,8 @@ def _attend(
     """Be transformers' attention interface: [B, H, Q, D] and [B, R, S, D] to [B, Q, H, D]."""
     if not isinstance(attention_mask, _Documents):
         raise ValueError(
-            f"attention_mask: a {type(attention_mask).__name__}; call the model, not its layers: it finds the "
-            "documents"
+            f"attention_mask: a {type(attention_mask).__name__}; call the model, not its layers: it finds "
+            "the documents"
         )
     if dropout:
         raise ValueError(f"config.attention_dropout: {dropout}, must be 0 in training")
