@@ -413,7 +413,7 @@ def _attend(
     if is_trained and documents.of_pass.records_gradients and not torch.is_grad_enabled():
         raise ValueError(
             "use_reentrant: True, under which checkpointing loses the gradients of the index; call "
-            "model.gradient_checkpointing_enable({'use_reentrant': False})"
+            "model.activation_checkpointing_enable({'use_reentrant': False})"
         )
     q_THD, k_LRD, v_LRD = _packed(documents, query, key, value)
     if not len(q_THD):

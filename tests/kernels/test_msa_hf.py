@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import accelerate
@@ -18,6 +19,8 @@ from transformers import (
     MiniMaxM3VLConfig,
     MiniMaxM3VLForCausalLM,
     StaticCache,
+    Trainer,
+    TrainingArguments,
 )
 
 from kernels.msa import cpu, hf
@@ -349,7 +352,7 @@ def test_checkpointing_changes_no_bit_of_the_gradients(own: Model) -> None:
     loss = model(**batch).loss
     expected, expected_kl = gradients(model, loss), msa.index_kl
     assert len(of_index(expected)) == 8
-    model.gradient_checkpointing_enable()
+    model.activation_checkpointing_enable()
     first = model(**batch)
     kl = msa.index_kl
     model(**labelled(image_inputs()))  # another pass before the first one's layers are computed again
@@ -361,7 +364,7 @@ def test_checkpointing_changes_no_bit_of_the_gradients(own: Model) -> None:
 def test_checkpointing_that_would_lose_the_index_gradient_is_refused(own: Model) -> None:
     model = copy.deepcopy(own).train()
     msa = hf.enable(model, kl_weight=0.5)
-    model.gradient_checkpointing_enable({"use_reentrant": True})
+    model.activation_checkpointing_enable({"use_reentrant": True})
     with pytest.raises(ValueError, match="use_reentrant: True, under which checkpointing loses"):
         model(**labelled(text_inputs()))
     assert logits(model.eval(), **text_inputs()).isfinite().all() and msa.index_kl is not None
@@ -379,6 +382,49 @@ def test_accumulated_steps_have_the_loss_of_one(own: Model) -> None:
     assert difference(whole, sum(parts)) < 1e-5  # type: ignore[arg-type]  # a tensor
     with torch.no_grad():
         assert float(model(input_ids=rows, labels=rows).loss) < float(whole) - 0.05  # language loss only
+
+
+def step_of_trainer(model: Model, folder: Path, accumulated: int) -> Gradients:
+    """What one step of transformers' Trainer subtracts from each parameter, on a padded batch of four."""
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    rows = [{"input_ids": text(length, length)} for length in (60, 100, 75, 61)]
+
+    def collate(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        ids = torch.nn.utils.rnn.pad_sequence([row["input_ids"] for row in rows], True, PAD)
+        return {**labelled({"input_ids": ids}), "attention_mask": (ids != PAD).long()}
+
+    arguments = TrainingArguments(
+        str(folder),
+        per_device_train_batch_size=4 // accumulated,
+        gradient_accumulation_steps=accumulated,
+        gradient_checkpointing=True,
+        max_steps=1,
+        max_grad_norm=0,
+        optim="sgd",
+        learning_rate=1.0,
+        lr_scheduler_type="constant",
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    Trainer(model, arguments, train_dataset=rows, data_collator=collate).train()  # type: ignore[arg-type]
+    return {name: before[name] - parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def test_a_step_of_the_trainer_does_not_depend_on_accumulation(own: Model, tmp_path: Path) -> None:
+    whole, parts, untrained = (copy.deepcopy(own) for _ in range(3))
+    for model, kl_weight in ((whole, 0.5), (parts, 0.5), (untrained, None)):
+        hf.enable(model, kl_weight=kl_weight)
+    expected, result = step_of_trainer(whole, tmp_path, 1), step_of_trainer(parts, tmp_path, 4)
+    assert len(of_index(expected)) == 8
+    for name, step in expected.items():
+        if "language_model" in name:
+            assert step is not None and step.any() and result[name] is not None
+            # Accumulated KLs count by their targets, of which each document has one fewer than tokens.
+            limit = 1e-2 if "indexer" in name else 1e-5
+            assert relative_rms(result[name], step) < limit, name  # type: ignore[arg-type]  # a tensor
+    assert not any(step.any() for step in of_index(step_of_trainer(untrained, tmp_path, 1)).values())
 
 
 @pytest.mark.parametrize("under_autocast", [True, False])
