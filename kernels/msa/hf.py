@@ -1,17 +1,14 @@
 """MSA in transformers: a loaded MiniMax-M3 reads, decodes and trains with this attention instead of its own.
 
-Owns the way in and out of transformers (its attention interface, hooks, masks and cache) and finds the
-documents of a batch. Owns no attention: sparse layers call `msa_attention` and `msa_decode`, dense ones
-torch's. This file alone imports transformers, and no other of this package imports it.
-
-Letters: B rows of a batch, S slots of a row, Q slots of them that are new, T new tokens of all documents,
-L their keys, H query heads, R key-value heads, D head width, E index width, M model width.
+Owns the way in and out of transformers: its attention interface, hooks, masks and cache. Owns no attention:
+sparse layers call `msa_attention` and `msa_decode`, dense ones torch's. This file alone imports transformers,
+and no other of this package imports it. Letters as in documents.py, with E for the index's width.
 """
 
 import functools
 import inspect
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from kernels.msa import msa_attention, msa_decode
+from kernels.msa.documents import Documents, find_documents
 
 NAME = "omniloom_msa"
 """Of this attention among transformers'."""
@@ -32,25 +30,15 @@ _HANDLE = "_omniloom_msa"
 
 @dataclass
 class _Pass:
-    """What one pass through the model leaves behind; closed, so that a recomputed layer adds nothing."""
+    """One pass through the model, which takes the mask's place on its way through the layers.
 
+    It is closed at the end, so that a layer computed again in the backward pass adds nothing.
+    """
+
+    documents: Documents
     records_gradients: bool
     index_kls: list[Tensor] = field(default_factory=list)
     is_open: bool = True
-
-
-class _Documents(NamedTuple):
-    """The documents of one pass, which take the mask's place on its way through the layers."""
-
-    spans: list[tuple[int, int, int, int]]
-    """Of each document its new tokens, from and up to, among T, and its keys among L."""
-    query_slots_T: Tensor | None
-    """Where the new tokens stand in the B x Q slots; None: in all of them."""
-    key_slots_L: Tensor | None
-    """Where the keys stand in the B x S slots; None: in all of them."""
-    is_decoding: bool
-    """One new token in every row, the last one of a cache."""
-    of_pass: _Pass
 
 
 class SparseAttention:
@@ -107,7 +95,8 @@ class SparseAttention:
         self, text_model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Put the batch's documents where the text model takes ready masks, so that it makes none."""
-        kwargs = dict(zip(inspect.signature(text_model.forward).parameters, args, strict=False)) | kwargs
+        if args:
+            kwargs = dict(zip(inspect.signature(text_model.forward).parameters, args, strict=False)) | kwargs
         config = text_model.config
         _check_options(config, kwargs)
         inputs = kwargs.get("input_ids") if kwargs.get("inputs_embeds") is None else kwargs["inputs_embeds"]
@@ -120,18 +109,18 @@ class SparseAttention:
         if cache is not None:
             _check_cache(cache, config)
             num_cached = cache.get_seq_length()
-        self._open_pass = _Pass(records_gradients=torch.is_grad_enabled())
-        documents = _find_documents(
-            kwargs.get("attention_mask"), kwargs.get("position_ids"), inputs, num_cached, self._open_pass
+        documents = find_documents(
+            kwargs.get("attention_mask"), kwargs.get("position_ids"), inputs, num_cached
         )
-        if len(documents.spans) > len(inputs):
+        if documents.is_packed:
             if cache is not None or kwargs.get("use_cache"):
                 raise ValueError(
                     f"position_ids: {len(documents.spans)} documents in {len(inputs)} rows, must be one in "
                     "each row with a cache; pack without one (use_cache=False)"
                 )
             kwargs["use_cache"] = False
-        kwargs["attention_mask"] = {NAME: documents}
+        self._open_pass = _Pass(documents, records_gradients=torch.is_grad_enabled())
+        kwargs["attention_mask"] = {NAME: self._open_pass}
         return (), kwargs
 
     def _after(self, text_model: Any, args: tuple[Any, ...], output: Any) -> None:
@@ -229,6 +218,14 @@ def enable(model: nn.Module, *, kl_weight: float | None = None) -> SparseAttenti
         raise ValueError(
             f"config.index_local_blocks: {config.index_local_blocks}, must be 1: MSA forces the own block"
         )
+    indexers = [layer.self_attn.indexer for layer in text_model.layers if layer.self_attn.indexer is not None]
+    if kl_weight is not None and not any(
+        x.requires_grad for indexer in indexers for x in indexer.parameters()
+    ):
+        raise ValueError(
+            f"kl_weight: {kl_weight}, must be None: no parameter of {len(indexers)} indexers requires a "
+            "gradient"
+        )
     attention = SparseAttention(model, text_model, kl_weight)
     attention.install()
     return attention
@@ -300,87 +297,6 @@ def _check_cache(cache: Any, config: Any) -> None:
         )
 
 
-def _find_documents(
-    attention_mask: Any, position_ids: Tensor | None, inputs: Tensor, num_cached: int, of_pass: _Pass
-) -> _Documents:
-    """Find the documents of a batch: rows without what the mask leaves out, cut where positions restart."""
-    num_rows, num_new = inputs.shape[:2]
-    valid_BS = _valid_slots(attention_mask, num_rows, num_cached + num_new, inputs.device)
-    new_BQ = valid_BS[:, num_cached:]
-    row_T, slot_T = new_BQ.nonzero(as_tuple=True)
-    begins_T = torch.ones_like(row_T, dtype=torch.bool)
-    begins_T[1:] = row_T.diff() != 0
-    if position_ids is not None:
-        if position_ids.ndim != 2 or position_ids.shape not in ((num_rows, num_new), (1, num_new)):
-            raise ValueError(
-                f"position_ids: shape {tuple(position_ids.shape)}, must be ({num_rows} or 1, {num_new})"
-            )
-        position_T = position_ids.to(inputs.device).expand(num_rows, -1)[row_T, slot_T]
-        begins_T[1:] |= _restarts(position_T, row_T, slot_T)
-        if num_cached:
-            _check_continues(position_T, row_T, begins_T, valid_BS[:, :num_cached].sum(-1))
-    edges = [*begins_T.nonzero().flatten().tolist(), len(row_T)]
-    edges_k, key_slots_L = edges, None
-    if num_cached:
-        rows = row_T[begins_T]  # those with a new token
-        counts = valid_BS.sum(-1)[rows]
-        edges_k = [0, *counts.cumsum(0).tolist()]
-        if not valid_BS.all():
-            read_BS = torch.zeros_like(valid_BS)
-            read_BS[rows] = valid_BS[rows]
-            key_slots_L = read_BS.flatten().nonzero().flatten()
-    query_slots_T = None if new_BQ.all() else new_BQ.flatten().nonzero().flatten()
-    return _Documents(
-        spans=list(zip(edges[:-1], edges[1:], edges_k[:-1], edges_k[1:], strict=True)),
-        query_slots_T=query_slots_T,
-        key_slots_L=key_slots_L if num_cached else query_slots_T,
-        is_decoding=bool(num_cached) and num_new == 1 and len(row_T) == num_rows,
-        of_pass=of_pass,
-    )
-
-
-def _valid_slots(attention_mask: Any, num_rows: int, num_slots: int, device: torch.device) -> Tensor:
-    if attention_mask is None:
-        return torch.ones(num_rows, num_slots, dtype=torch.bool, device=device)
-    if not isinstance(attention_mask, Tensor):
-        raise ValueError(
-            f"attention_mask: a {type(attention_mask).__name__}, must be a tensor [batch, tokens]"
-        )
-    if attention_mask.shape != (num_rows, num_slots):
-        raise ValueError(
-            f"attention_mask: shape {tuple(attention_mask.shape)}, must be ({num_rows}, {num_slots}): rows, "
-            "and tokens with those of the cache; masks of queries by keys are not taken"
-        )
-    return attention_mask.to(device).bool()
-
-
-def _restarts(position_T: Tensor, row_T: Tensor, slot_T: Tensor) -> Tensor:
-    """Where within a row positions do not rise [T - 1]; over slots left out they may rise by as many."""
-    step, gap, same_row = position_T.diff(), slot_T.diff(), row_T.diff() == 0
-    wrong = (same_row & (step > 1) & (step != gap)).nonzero().flatten().tolist()
-    if wrong:
-        before, after = position_T[wrong[0]], position_T[wrong[0] + 1]
-        raise ValueError(
-            f"position_ids: {int(after)} after {int(before)} in row {int(row_T[wrong[0]])}, must rise by one "
-            "in a document, or restart with the next"
-        )
-    return same_row & (step <= 0)
-
-
-def _check_continues(position_T: Tensor, row_T: Tensor, begins_T: Tensor, num_before_B: Tensor) -> None:
-    """With a cache: one document a row, at positions after those in the cache."""
-    restarts_T = begins_T.clone()
-    restarts_T[1:] &= row_T.diff() == 0
-    restarts_T[:1] = False
-    restarts_T |= begins_T & (position_T < num_before_B[row_T])
-    if restarts_T.any():
-        at = int(restarts_T.nonzero()[0])
-        raise ValueError(
-            f"position_ids: {int(position_T[at])} in row {int(row_T[at])} begins a document, but the cache "
-            f"has {int(num_before_B[row_T[at]])} tokens of another; a cache holds one document a row"
-        )
-
-
 def _attend(
     module: Any,
     query: Tensor,
@@ -392,33 +308,33 @@ def _attend(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Be transformers' attention interface: [B, H, Q, D] and [B, R, S, D] to [B, Q, H, D]."""
-    if not isinstance(attention_mask, _Documents):
+    if not isinstance(attention_mask, _Pass):
         raise ValueError(
             f"attention_mask: a {type(attention_mask).__name__}; call the model, not its layers: it finds "
             "the documents"
         )
     if dropout:
         raise ValueError(f"config.attention_dropout: {dropout}, must be 0 in training")
-    documents = attention_mask
+    of_pass, documents = attention_mask, attention_mask.documents
     query, key = query.to(value.dtype), key.to(value.dtype)  # wider under autocast: rotation is not autocast
     records_gradients = torch.is_grad_enabled() and query.requires_grad
     if block_indices is None:
-        q_THD, k_LRD, v_LRD = _packed(documents, query, key, value)
-        return _unpacked(_attend_dense(q_THD, k_LRD, v_LRD, documents.spans), documents, query), None
+        q_THD, k_LRD, v_LRD = documents.pack(query, key, value)
+        return documents.unpack(_attend_dense(q_THD, k_LRD, v_LRD, documents.spans), len(query)), None
     index_q, index_k, is_trained = block_indices
     index_q, index_k = index_q.to(value.dtype), index_k.to(value.dtype)
     sizes: dict[str, Any] = {"block_size": module.indexer.block_size, "top_k": module.indexer.topk_blocks}
     if documents.is_decoding and not records_gradients:
         return _decode(documents, query, key, value, index_q, index_k, sizes), None
-    if is_trained and documents.of_pass.records_gradients and not torch.is_grad_enabled():
+    if is_trained and of_pass.records_gradients and not torch.is_grad_enabled():
         raise ValueError(
             "use_reentrant: True, under which checkpointing loses the gradients of the index; call "
             "model.activation_checkpointing_enable({'use_reentrant': False})"
         )
-    q_THD, k_LRD, v_LRD = _packed(documents, query, key, value)
+    q_THD, k_LRD, v_LRD = documents.pack(query, key, value)
     if not len(q_THD):
-        return _unpacked(q_THD, documents, query), None
-    index_q_TRE, index_k_L1E = _packed(documents, index_q, index_k)
+        return documents.unpack(q_THD, len(query)), None
+    index_q_TRE, index_k_L1E = documents.pack(index_q, index_k)
     cu_seqlens, cu_seqlens_k = (
         torch.tensor([0, *(span[end] for span in documents.spans)], dtype=torch.int32, device=query.device)
         for end in (1, 3)
@@ -426,25 +342,9 @@ def _attend(
     result = msa_attention(
         q_THD, k_LRD, v_LRD, index_q_TRE, index_k_L1E[:, 0], cu_seqlens, cu_seqlens_k=cu_seqlens_k, **sizes
     )
-    if is_trained and documents.of_pass.is_open:
-        documents.of_pass.index_kls.append(result.index_kl)
-    return _unpacked(result.out, documents, query), None
-
-
-def _packed(documents: _Documents, query: Tensor, *keys: Tensor) -> tuple[Tensor, ...]:
-    """The tokens of all documents one after the other [T, H, D] and [L, R, D]."""
-    slots = (documents.query_slots_T, *[documents.key_slots_L] * len(keys))
-    flat = [x.transpose(1, 2).flatten(0, 1) for x in (query, *keys)]
-    return tuple(x if at is None else x[at.to(x.device)] for x, at in zip(flat, slots, strict=True))
-
-
-def _unpacked(out_THD: Tensor, documents: _Documents, query: Tensor) -> Tensor:
-    """Back into the slots of the batch [B, Q, H, D], zeros where there is no token."""
-    num_rows, _, num_new, _ = query.shape
-    if documents.query_slots_T is not None:
-        slots_T = documents.query_slots_T.to(query.device)
-        out_THD = out_THD.new_zeros(num_rows * num_new, *out_THD.shape[1:]).index_copy(0, slots_T, out_THD)
-    return out_THD.unflatten(0, (num_rows, num_new)).contiguous()
+    if is_trained and of_pass.is_open:
+        of_pass.index_kls.append(result.index_kl)
+    return documents.unpack(result.out, len(query)), None
 
 
 def _attend_dense(
@@ -471,7 +371,7 @@ def _attend_dense(
 
 
 def _decode(
-    documents: _Documents,
+    documents: Documents,
     query: Tensor,
     key: Tensor,
     value: Tensor,

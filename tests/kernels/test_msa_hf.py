@@ -257,6 +257,8 @@ def test_packed_documents_equal_the_documents_alone_where_its_own_attention_does
 def test_a_packed_pass_makes_no_cache(ours: Model) -> None:
     with torch.no_grad():
         assert ours(**packed()[1]).cache is None
+        batch = {**packed()[1], "attention_mask": torch.tensor([[1], [0]]).expand(2, 126)}
+        assert ours(**batch).cache is None  # as many documents as rows, but both in one
         assert ours(**text_inputs()).cache is not None
 
 
@@ -589,6 +591,11 @@ def test_what_a_model_cannot_do_is_named(own: Model, monkeypatch: pytest.MonkeyP
         hf.enable(make_model(index_n_heads=4))
     with pytest.raises(ValueError, match=r"config.index_local_blocks: 2, must be 1"):
         hf.enable(make_model(index_local_blocks=2))
+    frozen = copy.deepcopy(own).requires_grad_(False)
+    with pytest.raises(
+        ValueError, match=r"kl_weight: 0.5, must be None: no parameter of 2 indexers requires"
+    ):
+        hf.enable(frozen, kl_weight=0.5)
     with monkeypatch.context() as patch:
         patch.setattr("transformers.__version__", "5.22.3")
         with pytest.raises(ValueError, match=r"transformers: version 5.22.3, must be at least 5.23"):
