@@ -32,7 +32,7 @@ _HANDLE = "_omniloom_msa"
 class _Pass:
     """One pass through the model, which takes the mask's place on its way through the layers.
 
-    It is closed at the end, so that a layer computed again in the backward pass adds nothing.
+    It is closed at the end, so that a layer computed again in the backward pass leaves no KL, nor its graph.
     """
 
     documents: Documents

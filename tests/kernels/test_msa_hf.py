@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from kernels.msa import cpu, hf
+from kernels.msa import MSAOutput, cpu, hf, msa_attention
 from tests.kernels.tolerances import RELATIVE_RMS, relative_rms
 
 IMAGE, VIDEO, PAD = 290, 291, 0
@@ -361,6 +362,25 @@ def test_checkpointing_changes_no_bit_of_the_gradients(own: Model) -> None:
     result = gradients(model, first.loss)
     assert torch.equal(kl, expected_kl)  # type: ignore[arg-type]  # neither is None
     assert_same_bits(result, expected)
+
+
+def test_layers_computed_again_for_the_backward_pass_keep_no_kl(
+    own: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = copy.deepcopy(own).train()
+    hf.enable(model, kl_weight=0.5)
+    model.activation_checkpointing_enable()
+    kls: list[weakref.ref[Tensor]] = []
+
+    def attend(*args: Any, **kwargs: Any) -> MSAOutput:
+        assert not any(kl() is not None for kl in kls[2:])  # those of layers computed again before this one
+        result = msa_attention(*args, **kwargs)
+        kls.append(weakref.ref(result.index_kl))
+        return result
+
+    monkeypatch.setattr(hf, "msa_attention", attend)
+    model(**labelled(text_inputs())).loss.backward()
+    assert len(kls) == 4
 
 
 def test_checkpointing_that_would_lose_the_index_gradient_is_refused(own: Model) -> None:
