@@ -1,6 +1,6 @@
 """MSA in transformers against the model's own eager attention: time and peak memory of a small MiniMax-M3.
 
-Run as `python -m tests.bench.msa_hf [TOKENS ...]`; about six minutes on one core.
+Run as `python -m tests.bench.msa_hf [TOKENS ...]`; about twelve minutes on one core.
 
 - One dense layer and two sparse ones, 8 query heads and 2 KV heads of width 64, an index of width 64, blocks
   of 128, 16 kept; float32, random weights, one thread. A prefill makes a cache; a training step has the
