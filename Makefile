@@ -74,7 +74,7 @@ bench-data: setup
 	$(UV) pip install --quiet --python $(PY) -e '.[dev,bench]'
 	for subject in dedupe read image_hash pack html video path; do $(PY) -m tests.bench.$$subject || exit 1; done
 
-# Sparse attention beside torch's dense one, on one core; about an hour, TOKENS="8192 16384" for a part.
+# Sparse attention beside torch's dense one, on one core; about forty minutes, TOKENS="8192 16384" for a part.
 .PHONY: bench-msa
 bench-msa: setup
 	$(PY) -m tests.bench.msa $(TOKENS)

@@ -1,7 +1,7 @@
 // MiniMax Sparse Attention on a CPU: block choice, attention, index KL and all gradients. README.md derives them.
 //
 // cpu.py builds this file with the system's compiler: once for float (BF16=0) on the compiler's own vectors, and once
-// for bfloat16 (BF16=1) where the machine has AMX tiles. Each entry point works through items that its callers' threads
+// for bfloat16 (BF16=1) where the machine multiplies it: on AMX tiles or AVX-512 vectors. Each entry point works through items that its callers' threads
 // claim from a shared counter, and an item writes only what it owns: the result does not depend on the threads.
 //
 // Words: a block is `block_size` keys of a document; a tile is a run of query tokens of one document; a row is one head
@@ -15,9 +15,14 @@
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
-#if BF16
+#if BF16 && defined(__AMX_BF16__) && defined(__AVX512BF16__)
+#define TILES 1
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif BF16 && !defined(__AVX512BF16__)
+#error "no products of bfloat16 on this machine"
+#endif
+#if BF16
 typedef uint16_t element;
 #else
 typedef float element;
@@ -154,7 +159,7 @@ static inline void narrow_some(element *to, const float *from, int64_t count)
 
 // c [m, n] (+)= a [m, depth] times a panel of [depth, width], of which the first n columns. m is a multiple of 16, n and
 // depth of 32. Every row of c is summed in the same order whatever the other rows are.
-#if BF16
+#if TILES
 // The tile registers: 0 to 3 hold c (rows by halves of 16 columns), 4 and 5 a, 6 and 7 the panel.
 
 static void multiply(float *c, int64_t ldc, const element *a, int64_t lda, const element *panel, int64_t width, int64_t m, int64_t n,
@@ -225,18 +230,33 @@ int msa_start(void)
 #define PRODUCT_ROWS 2
 #endif
 
+// One step in depth: of bfloat16 two numbers, which lie beside each other in a row and in a panel.
+#if BF16
+#define STEP 2
+static inline vector add_product(vector sum, const element *x, vector panel)
+{
+    uint32_t pair;
+    memcpy(&pair, x, sizeof pair);
+    return (vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)pair), (__m512bh)panel);
+}
+#else
+#define STEP 1
+static inline vector add_product(vector sum, const element *x, vector panel) { return sum + *x * panel; }
+#endif
+
 static void multiply(float *c, int64_t ldc, const element *a, int64_t lda, const element *panel, int64_t width, int64_t m, int64_t n,
                      int64_t depth, int add)
 {
     for (int64_t j = 0; j < n; j += 2 * LANES)
         for (int64_t i = 0; i < m; i += PRODUCT_ROWS) {
             vector sum[PRODUCT_ROWS][2] = {};
-            for (int64_t k = 0; k < depth; k++) {
-                const vector low = load(panel + k * width + j), high = load(panel + k * width + j + LANES);
+            for (int64_t k = 0; k < depth; k += STEP) {
+                const float *at = (const float *)(panel + k * width + STEP * j);
+                const vector low = load(at), high = load(at + LANES);
 #pragma GCC unroll 8
                 for (int row = 0; row < PRODUCT_ROWS; row++) {
-                    const vector x = splat(a[(i + row) * lda + k]);
-                    sum[row][0] += x * low, sum[row][1] += x * high;
+                    const element *x = a + (i + row) * lda + k;
+                    sum[row][0] = add_product(sum[row][0], x, low), sum[row][1] = add_product(sum[row][1], x, high);
                 }
             }
             for (int row = 0; row < PRODUCT_ROWS; row++)

@@ -1,7 +1,8 @@
 """MSA on a CPU: builds `cpu.c` with the system's compiler on first use and calls it, autograd included.
 
 Owns the build, its cache, the tables of tiles and blocks, and the threads. Computes in bfloat16 where the
-machine has AMX tiles, else in float32, to which float16 is always widened. Letters as in reference.py.
+machine multiplies it (AMX tiles, AVX-512 BF16), else in float32, to which float16 is always widened. Letters
+as in reference.py.
 """
 
 import ctypes
@@ -74,7 +75,7 @@ def library(bf16: bool) -> ctypes.CDLL | None:
             if done.returncode:
                 level = (
                     logging.DEBUG if bf16 else logging.WARNING
-                )  # without tiles bfloat16 is widened: no news
+                )  # a machine without such products widens bfloat16: no news
                 logger.log(level, "MSA's C file did not build: %s\n%s", " ".join(command), done.stderr)
                 return None
             made.replace(built)

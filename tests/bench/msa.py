@@ -1,6 +1,6 @@
 """Sparse attention on a CPU against dense causal attention: the whole operation with index, choice and KL.
 
-Run as `python -m tests.bench.msa [TOKENS ...]`; the default lengths take about an hour on one core.
+Run as `python -m tests.bench.msa [TOKENS ...]`; the default lengths take about forty minutes on one core.
 
 - Geometry 16 query heads, 1 KV head, widths 128, blocks of 128, 16 kept, bfloat16, one thread. The peer is
   torch's `scaled_dot_product_attention`, causal, with grouped heads: its CPU flash operator, without index
@@ -11,10 +11,17 @@ Run as `python -m tests.bench.msa [TOKENS ...]`; the default lengths take about 
   of tokens; sparse the same over 2,048 keys, and 2·E a pair for the index; the KL's second pass is not
   counted). `share of GEMM rate`: those operations a second over what `torch.matmul` reaches on a square of
   4,096.
+- `error`: relative RMS of output and gradients against the reference in float64, at the shortest length of
+  more than `top_k` blocks.
+- Crossover: where the line through the two measured lengths around it, both axes logarithmic, says that ours
+  takes as long as dense attention.
+- FlexAttention: compiled, with our choice as its mask, which is not in its time; it computes blocks of 128 by
+  128, so that a block is skipped only where no query of a block wants it. It has no backward pass on a CPU.
 - Memory: the growth of a fresh process's peak over its inputs, forward only.
 """
 
 import functools
+import math
 import resource
 import subprocess
 import sys
@@ -25,12 +32,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from kernels.msa import msa_attention
 from tests.bench import report
+from tests.kernels.tolerances import relative_rms
 
 HEADS, HEAD_DIM, INDEX_DIM, BLOCK, TOP_K = 16, 128, 128, 128, 16
-LENGTHS = (2048, 4096, 8192, 16384, 32768, 65536)
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+CHECKED, FLEX_LENGTHS = 4096, (8192, 16384)
 MEMORY_TOKENS = 262_144
 GOALS = {"forward": {16384: 1.2, 32768: 2.5, 65536: 4.0}, "both": {16384: 1.5, 32768: 3.0, 65536: 6.0}}
 PASSES = {"forward": "forward", "both": "forward and backward"}
@@ -46,6 +56,8 @@ def main(lengths: tuple[int, ...]) -> None:
             inputs = make(tokens)
             for passes in PASSES:
                 rows.append(compare(inputs, kind, passes, gemm_rate))
+    rows += [crossover(rows, lengths, passes) for passes in PASSES]
+    rows += [flex(tokens) for tokens in lengths if tokens in FLEX_LENGTHS]
     rows += [two_threads(tokens) for tokens in lengths if tokens == 8192]
     rows.append(memory(min(MEMORY_TOKENS, 8 * max(lengths))))
     report.write("msa", rows, ["torch"])
@@ -101,6 +113,8 @@ def compare(inputs: list[Tensor], kind: str, passes: str, gemm_rate: float) -> d
         "FLOP ratio": round(of_dense / of_ours, 2),
         "share of the FLOP ratio": round(peer / ours / (of_dense / of_ours), 2),
     }
+    if tokens == CHECKED:
+        quality |= {f"error of {name}": error for name, error in errors(inputs).items()}
     if not backward:
         quality["share of GEMM rate"] = round(of_ours / ours / gemm_rate, 2)
         quality["share of GEMM rate, dense"] = round(of_dense / peer / gemm_rate, 2)
@@ -113,6 +127,85 @@ def compare(inputs: list[Tensor], kind: str, passes: str, gemm_rate: float) -> d
         better="lower",
         goal_ratio=GOALS[passes].get(tokens),
         quality=quality,
+    )
+
+
+def errors(inputs: list[Tensor]) -> dict[str, float]:
+    """Relative RMS errors of the output and all gradients."""
+    grad_out = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(2)).bfloat16()
+    edges = torch.tensor([0, len(inputs[0])], dtype=torch.int32)
+    results = {}
+    for impl, dtype in (("cpu", torch.bfloat16), ("reference", torch.float64)):
+        leaves = [x.to(dtype, copy=True).requires_grad_() for x in inputs]
+        chosen = results["cpu"][0].block_ids if results else None  # ties of bfloat16 scores are no errors
+        made = msa_attention(*leaves, edges, block_size=BLOCK, top_k=TOP_K, block_ids=chosen, impl=impl)
+        torch.autograd.backward(
+            (made.out, made.index_kl), (grad_out.to(dtype), torch.ones((), dtype=made.index_kl.dtype))
+        )
+        results[impl] = made, [leaf.grad for leaf in leaves]
+    (ours, our_grads), (reference, grads) = results["cpu"], results["reference"]
+    pairs = zip(
+        ("out", "dq", "dk", "dv", "dindex_q", "dindex_k"),
+        (ours.out, *our_grads),
+        (reference.out, *grads),
+        strict=True,
+    )
+    return {name: float(f"{relative_rms(actual, expected):.1e}") for name, actual, expected in pairs}
+
+
+def crossover(rows: list[dict[str, Any]], lengths: tuple[int, ...], passes: str) -> dict[str, Any]:
+    """The length from which ours is faster, on random inputs."""
+    named = {row["work"]: row["ratio"] for row in rows}
+    ratios = [named[f"{tokens:,} tokens, random, {PASSES[passes]}"] for tokens in lengths]
+    at = next((i for i in range(len(ratios)) if min(ratios[i:]) >= 1), None)  # faster from here on
+    value = float(lengths[0] if at == 0 else lengths[-1])
+    if at:
+        low, high = math.log(ratios[at - 1]), math.log(ratios[at])
+        value = lengths[at - 1] * (lengths[at] / lengths[at - 1]) ** (-low / (high - low))
+    found = (
+        "between measured lengths" if at else "faster at all measured" if at == 0 else "slower at the longest"
+    )
+    return report.row(
+        f"crossover with dense, random, {PASSES[passes]}",
+        round(value),
+        "tokens",
+        better="lower",
+        quality={"found": found},
+    )
+
+
+def flex(tokens: int) -> dict[str, Any]:
+    """Ours, index and KL included, beside FlexAttention over blocks that are already chosen."""
+    inputs = random_inputs(tokens)
+    edges = torch.tensor([0, tokens], dtype=torch.int32)
+    result = msa_attention(*inputs, edges, block_size=BLOCK, top_k=TOP_K, impl="cpu")
+    num_blocks = -(-tokens // BLOCK)
+    ids_TK = result.block_ids[:, 0].long()
+    chosen_TN = torch.zeros(tokens, num_blocks + 1, dtype=torch.bool)
+    chosen_TN.scatter_(1, torch.where(ids_TK < 0, num_blocks, ids_TK), True)
+
+    def is_read(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (query >= key) & chosen_TN[query, key // BLOCK]
+
+    mask = create_block_mask(is_read, 1, 1, tokens, tokens, device="cpu", BLOCK_SIZE=BLOCK)
+    q, k, v = (x.transpose(0, 1)[None].contiguous() for x in inputs[:3])
+    compiled = torch.compile(flex_attention)
+    out = compiled(q, k, v, block_mask=mask, enable_gqa=True)[0].transpose(0, 1)
+    seconds = report.in_turn(
+        {
+            "ours": lambda: sparse(inputs, False),
+            "flex": lambda: compiled(q, k, v, block_mask=mask, enable_gqa=True),
+        },
+        rounds=3,
+    )
+    return report.row(
+        f"{tokens:,} tokens, random, forward, against FlexAttention",
+        median(seconds["ours"]),
+        "s",
+        peer=median(seconds["flex"]),
+        peer_name="torch FlexAttention",
+        better="lower",
+        quality={"relative RMS difference of outputs": float(f"{relative_rms(result.out, out):.1e}")},
     )
 
 
