@@ -3,7 +3,8 @@
 Owns the public call, its argument checks and the choice of implementation. README.md has the derivation.
 """
 
-from typing import Literal
+from importlib.util import find_spec
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +15,19 @@ from kernels.msa.reference import MSAOutput
 
 __all__ = ["IMPLEMENTATIONS", "MSAOutput", "msa_attention", "msa_decode"]
 
-IMPLEMENTATIONS = {"reference": reference.msa_attention, "cpu": cpu.msa_attention}
+
+def _triton_attention(*tensors: Tensor, **options: Any) -> MSAOutput:
+    """Imports Triton when it is used: it does not exist for every system, and takes a second."""
+    from kernels.msa import triton
+
+    return triton.msa_attention(*tensors, **options)
+
+
+IMPLEMENTATIONS = {
+    "reference": reference.msa_attention,
+    "cpu": cpu.msa_attention,
+    "triton": _triton_attention,
+}
 
 
 def msa_attention(
@@ -43,8 +56,9 @@ def msa_attention(
     prefill that continues a cache. With `block_ids` (sparse phase only) the index does not choose but these
     blocks are read, in any order, doubles once; a token that is given none gets zeros.
 
-    `impl` is `reference` (any device, quadratic time, also float64) or `cpu` (a C file built on first use);
-    None takes `cpu` where it can run. Both give the same bits in every run and for any number of threads.
+    `impl` is `reference` (any device, quadratic time, also float64), `cpu` (a C file built on first use) or
+    `triton` (a GPU); None takes the fast one where it can run. `cpu` and `triton` give the same bits in every
+    run, on a CPU for any number of threads.
 
     Shapes:
         q [T, H, D]; k and v [T, Hkv, D]; index_q [T, Hkv, E]; index_k [T, E]; cu_seqlens [documents + 1]
@@ -102,6 +116,8 @@ def msa_attention(
 
 def _by_device(q: Tensor) -> str:
     """The fastest implementation that computes this tensor here."""
+    if q.device.type == "cuda" and q.dtype != torch.float64 and find_spec("triton") is not None:
+        return "triton"
     if q.device.type == "cpu" and q.dtype != torch.float64 and cpu.library(bf16=False) is not None:
         return "cpu"
     return "reference"

@@ -271,7 +271,7 @@ def test_recomputing_long_documents_changes_nothing(monkeypatch: pytest.MonkeyPa
         ({"block_size": 0}, "block_size: 0"),
         ({"top_k": 0}, "top_k: 0"),
         ({"phase": "warm"}, "phase: 'warm'"),
-        ({"impl": "cuda"}, r"impl: 'cuda', must be one of \['cpu', 'reference'\]"),
+        ({"impl": "cuda"}, r"impl: 'cuda', must be one of \['cpu', 'reference', 'triton'\]"),
     ],
 )
 def test_an_argument_that_does_not_fit_is_named(changes: dict[str, Any], message: str) -> None:
