@@ -9,6 +9,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.pop("RAY_ADDRESS", None)
+# Triton asks when it is first imported, and any test may be the first; `make test-gpu` says 0.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # The same examples in every run; `make fuzz` draws others.
 settings.register_profile("same", derandomize=True, deadline=None)

@@ -22,6 +22,7 @@ from kernels.msa.triton_forward import (
     rows_of_tile,
     store_rows,
     student_sizes,
+    student_tile_shape,
     teach,
     tile_shape,
 )
@@ -254,7 +255,7 @@ def grad_keys_values(
 ) -> tuple[Tensor, Tensor]:
     """Gradients of k and v [T, R, D], one group after the other."""
     grad_k, grad_v = torch.empty_like(k), torch.empty_like(v)
-    keys = triton_tiles.keys_per_step(call, call.head_dim, 32768)
+    keys = triton_tiles.keys_per_step(call, call.head_dim, 16384)
     heads = triton.next_power_of_2(call.group_size)
     for group in range(call.num_groups):
         readers = triton_tiles.readers_of(call, block_ids, group)
@@ -397,7 +398,7 @@ def grad_index_queries(
 ) -> Tensor:
     """Gradient of index_q [T, R, E]."""
     grad_index_q = torch.empty_like(index_q)
-    queries, heads = tile_shape(call, min_queries=16)
+    queries, heads = student_tile_shape(call)
     tiles = triton_tiles.tiles(call, queries)
     triton_tiles.launch(
         _grad_index_q_kernel,

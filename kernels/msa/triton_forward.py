@@ -19,6 +19,8 @@ from kernels.msa import triton_tiles
 from kernels.msa.triton_tiles import Call, padded
 
 CHOOSE_QUERIES = 64
+MAX_ROW_BYTES = 1 << 16
+"""Of a tile's queries, which lie in shared memory."""
 PARTIAL_BYTES = 1 << 30
 """Room for partial outputs of the block-major order, which sets how many queries are done at a time."""
 
@@ -192,7 +194,8 @@ def _choose_kernel(
 def choose(call: Call, index_q: Tensor, index_k: Tensor) -> Tensor:
     """Blocks of each query and group [T, R, K]."""
     block_ids = torch.empty((*index_q.shape[:2], call.top_k), dtype=torch.int32, device=index_q.device)
-    tiles = triton_tiles.tiles(call, CHOOSE_QUERIES)
+    queries = min(CHOOSE_QUERIES, triton_tiles.rows_per_tile(call))
+    tiles = triton_tiles.tiles(call, queries)
     triton_tiles.launch(
         _choose_kernel,
         (len(tiles), call.num_groups),
@@ -206,7 +209,7 @@ def choose(call: Call, index_q: Tensor, index_k: Tensor) -> Tensor:
         BLOCK=call.block_size,
         TOP_K=call.top_k,
         SLOTS=padded(call.top_k),
-        QUERIES=CHOOSE_QUERIES,
+        QUERIES=queries,
         KEYS=triton_tiles.keys_per_step(call, call.index_dim, 32768),
     )
     return block_ids
@@ -299,12 +302,21 @@ def attend_queries(call: Call, q: Tensor, k: Tensor, v: Tensor, block_ids: Tenso
     return out, lse
 
 
-def tile_shape(call: Call, min_queries: int = 1) -> tuple[int, int]:
+def tile_shape(call: Call) -> tuple[int, int]:
     """Queries and heads of a query-major tile; one query in the sparse phase, as each has its own blocks."""
     heads = triton.next_power_of_2(call.group_size)
     if not call.dense:
         return 1, max(16, heads)
-    return max(min_queries, triton_tiles.rows_per_tile(call) // heads, 1), heads
+    return max(1, triton_tiles.rows_per_tile(call) // heads), heads
+
+
+def student_tile_shape(call: Call) -> tuple[int, int]:
+    """The same where queries are also rows of a product: 16 or more, or one where 16 are too wide."""
+    queries, heads = tile_shape(call)
+    if not call.dense or queries >= 16:
+        return queries, heads
+    fits = 16 * heads * padded(call.head_dim) * call.element_bytes <= MAX_ROW_BYTES
+    return (16, heads) if fits else (1, max(16, heads))
 
 
 def head_sizes(call: Call) -> dict[str, int]:
@@ -587,7 +599,7 @@ def index_kl(
     """KL of each query and group [T, R], and log-sum-exp of the index scores over the same keys [T, R]."""
     kl = torch.empty(index_q.shape[:2], dtype=torch.float32, device=q.device)
     index_lse = torch.empty_like(kl)
-    queries, heads = tile_shape(call, min_queries=16)
+    queries, heads = student_tile_shape(call)
     tiles = triton_tiles.tiles(call, queries)
     triton_tiles.launch(
         _index_kl_kernel,

@@ -185,5 +185,7 @@ def launch(
         raise ValueError("q: on cpu, where impl 'triton' computes only under TRITON_INTERPRET=1")
     if 0 in grid:
         return
+    if torch.version.hip is not None:
+        num_warps //= 2  # of 64 lanes
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         kernel[grid](**arguments, num_warps=num_warps, num_stages=num_stages)
