@@ -84,6 +84,19 @@ bench-msa: setup
 bench-msa-hf: setup
 	$(PY) -m tests.bench.msa_hf $(TOKENS)
 
+# Sparse attention's Triton kernels for four GPUs that need not be here: registers, spills, shared memory. A minute.
+.PHONY: compile-msa
+compile-msa: setup
+	TRITON_INTERPRET=0 TRITON_DEFAULT_FP_FUSION=1 $(PY) -m tests.bench.msa_compile $(TARGETS)
+
+# On a machine with a GPU, each under five minutes.
+.PHONY: test-gpu bench-gpu
+test-gpu: setup
+	TRITON_INTERPRET=0 $(BIN)/pytest -q -m gpu tests
+
+bench-gpu: setup
+	TRITON_INTERPRET=0 $(PY) -m tests.bench.msa_gpu $(TOKENS)
+
 # Six packages of odd files through the whole path; ends with 1 where one is lost or becomes what it should not.
 .PHONY: torture
 torture: setup
