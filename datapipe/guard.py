@@ -33,7 +33,6 @@ from typing import Any
 from datapipe.errors import DecoderCrashed, TimeLimitExceeded
 from datapipe.guard_process import (
     FLUSH_S,
-    IDLE_EXIT,
     Channel,
     Done,
     Failure,
@@ -49,6 +48,7 @@ BYTES_PER_LIMIT = 16 * 1024**2
 START_LIMIT_S = 300.0  # a busy machine takes long to load the libraries of the readers
 IDLE_LIMIT_S = 60.0
 WAITING_FRAC = 0.25  # of a second in which a call uses no processor, counted as used
+NUM_REPLACEMENTS = 2  # of a child that is lost before it begins; a call that ends the third is at fault
 _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED of Linux; with the process id, the clock of another process
 _GROWN_FRAC = 0.25  # of the memory limit; a child that keeps more than that leaks, and is replaced
 _CHILD = (
@@ -107,7 +107,9 @@ class Guard:
     def _each_of(
         self, function: Callable[..., Any], calls: list[tuple[Any, ...]], time_limit_s: float | None
     ) -> list[Any]:
-        """Return the outcomes of a batch. Calls whose answer a lost child had not sent yet are made again."""
+        """Return the outcomes of a batch. What a lost child had not answered is asked again, but for the call
+        it was at.
+        """
         found: list[Any] = []
         lost: dict[int, Failure] = {}  # by the number of the call
         while (done := len(found)) < len(calls):
@@ -145,8 +147,13 @@ class Guard:
         if child is not None:
             child.end()
 
-    def _answers(self, request: Request, may_be_idle: bool = True) -> tuple[list[Any], Failure | None]:
-        """Return the answers to a request, and how the child was lost before the last of them, if it was."""
+    def _answers(
+        self, request: Request, num_replacements: int = NUM_REPLACEMENTS
+    ) -> tuple[list[Any], Failure | None]:
+        """Return the answers to a request, and how the child was lost before the last of them, if it was.
+
+        Where it was lost between two calls, none is to blame: the answers so far come back without a failure.
+        """
         answers: list[Any] = []
         child = self._running(request.function)
         try:
@@ -167,10 +174,13 @@ class Guard:
             limit_s = request.limit_s(child.channel.num_begun, len(answers))
             lost = Failure(TimeLimitExceeded.__name__, f"it takes longer than {limit_s:g} s")
         except (EOFError, ConnectionError):
-            how = child.how_it_ended()
-            if how == f"exit({IDLE_EXIT})" and may_be_idle:  # it left just now
+            how, num_begun = child.how_it_ended(), child.channel.num_begun
+            if num_begun == 0 and num_replacements:  # it left just now, or was killed while it waited
                 self.close()
-                return self._answers(request, may_be_idle=False)
+                return self._answers(request, num_replacements - 1)
+            if 0 < num_begun <= len(answers) and not request.is_stream:
+                self.close()
+                return answers, None
             lost = Failure(DecoderCrashed.__name__, f"its process ended by {how}")
         except BaseException:  # an interrupt, or a call that does not pickle: what the child does is unknown
             self.close()

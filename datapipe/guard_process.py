@@ -240,6 +240,7 @@ def serve(
 
 
 def _answer_stream(channel: Channel, request: Request, memory_limit_bytes: int) -> None:
+    channel.begin(1)
     _limit_memory(memory_limit_bytes)
     for value in outcomes(request.function, request.arguments[0]):
         _send_answers(channel, [value])

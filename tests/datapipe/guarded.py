@@ -79,6 +79,38 @@ def process_id() -> int:
     return os.getpid()
 
 
+class KillsWhenSent:
+    """An argument that kills the child while the parent packs the call for it."""
+
+    def __init__(self, child: int) -> None:
+        self.child = child
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.child:
+            os.kill(self.child, signal.SIGKILL)
+            os.waitid(os.P_PID, self.child, os.WEXITED | os.WNOWAIT)
+            self.child = 0
+        return KillsWhenSent, (0,)
+
+
+class KillsWhenDropped:
+    """An argument that kills the process it came to once the call it was given to is over."""
+
+    def __init__(self, parent: int) -> None:
+        self.parent = parent
+
+    def __del__(self) -> None:
+        if os.getpid() != self.parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def flushed(argument: Any, number: int) -> int:
+    """Return a number, late enough that it is sent at once."""
+    del argument
+    time.sleep(0.05)
+    return number
+
+
 def numbers(*ends: str) -> Iterator[Any]:
     """Yield numbers, misbehaving where told."""
     for number, end in enumerate(ends):

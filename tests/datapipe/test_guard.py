@@ -155,6 +155,24 @@ def test_a_child_that_was_killed_while_idle_is_replaced_and_nothing_blamed(guard
     assert other not in (first, os.getpid())
 
 
+def test_a_child_that_is_killed_before_its_call_begins_is_replaced_and_nothing_blamed(guard: Guard) -> None:
+    (child,) = guard.each(guarded.process_id, [()])
+    assert guard.each(guarded.flushed, [(guarded.KillsWhenSent(child), 1), (None, 2)]) == [1, 2]
+    (child,) = guard.each(guarded.process_id, [()])
+    first, second = guard.collect(guarded.numbers, "", guarded.KillsWhenSent(child))
+    assert first == 0 and isinstance(second, guarded.KillsWhenSent)
+
+
+def test_a_child_that_is_killed_between_two_calls_of_a_batch_is_replaced_and_nothing_blamed(
+    guard: Guard,
+) -> None:
+    (child,) = guard.each(guarded.process_id, [()])
+    deadly = guarded.KillsWhenDropped(os.getpid())
+    calls = [(None, 1), (deadly, 2), (None, 3), (None, 4)]
+    assert guard.each(guarded.flushed, calls) == [1, 2, 3, 4]
+    assert guard.each(guarded.process_id, [()]) != [child]
+
+
 def test_an_idle_child_leaves_and_the_next_call_has_another(monkeypatch: pytest.MonkeyPatch) -> None:
     with Guard(30, MEMORY_BYTES, idle_limit_s=0.1) as guard:
         (first,) = guard.each(guarded.process_id, [()])
