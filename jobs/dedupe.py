@@ -33,14 +33,12 @@ SHARED_KEYS, MAX_KEYS, SHARED_BUCKETS = 2**17, 2**22, 64
 
 
 def dedupe_text_step(run: RunState, job: PrepareJob, source: str) -> str:
-    """Find duplicate documents of the step `source`."""
-    spec, media = job.dedupe_text, "dedupe_media"
-    inputs = [source, media] if media in run.steps else [source]
-    step = run.step(
-        "dedupe_text", dedupe_text.VERSION, spec, *(run.id_of(name, "dedupe_text") for name in inputs)
-    )
+    """Find duplicate documents of the step `source`, by the media clusters of `dedupe_media`."""
+    spec = job.dedupe_text
+    inputs = (run.id_of(name, "dedupe_text") for name in (source, "dedupe_media"))
+    step = run.step("dedupe_text", dedupe_text.VERSION, spec, *inputs)
     source_path = run.path_of(source, "dedupe_text")
-    media_path = run.path_of(media, "dedupe_text") if media in inputs else None
+    media_path = run.path_of("dedupe_media", "dedupe_text")
 
     def work() -> shard.Manifest:
         groups = _groups(source_path)
@@ -87,7 +85,7 @@ def _num_buckets(source_path: str, spec: DedupeTextSpec) -> int:
 def _signatures(
     spec: DedupeTextSpec,
     source_path: str,
-    media_path: str | None,
+    media_path: str,
     num_buckets: int,
     argument: tuple[int, range],
 ) -> Output:
@@ -117,19 +115,18 @@ def _larger_batches(source_path: str, partitions: range) -> Iterator[pa.RecordBa
         yield pa.concat_batches(waiting)
 
 
-def _media_clusters(media_path: str | None, source_path: str, partitions: range) -> pa.Table | None:
-    """Return the clusters of the media these partitions show, where the step that finds them has run."""
-    if media_path is None:
-        return None
+def _media_clusters(media_path: str, source_path: str, partitions: range) -> pa.Table:
+    """Return the clusters of the media these partitions show."""
     tables = [
         shard.read_table(shard.join(source_path, shard.shard_name("documents", index)))
         for index in partitions
     ]
-    shown = pc.unique(pa.concat_arrays([check.flattened(table["segments"], "media_id") for table in tables]))
+    shown = [check.flattened(table["segments"], "media_id") for table in tables]
+    shown = pc.unique(pa.chunked_array(shown, pa.string()))
     names = shard.read_manifest(media_path).shards("media_clusters")
     clusters = [shard.read_table(shard.join(media_path, name), ["media_id", "cluster_id"]) for name in names]
     found = [table.filter(pc.is_in(table["media_id"], value_set=shown)) for table in clusters]
-    return pa.concat_tables(found) if found else None
+    return pa.concat_tables(found)
 
 
 def _pairs(spec: DedupeTextSpec, step_path: str, num_groups: int, bucket: int) -> Output:

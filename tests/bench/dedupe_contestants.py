@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from datapipe.on_ray import Engine
 from datapipe.spec import DedupeTextSpec
-from datapipe.stages import dedupe_text
+from datapipe.stages import dedupe_media, dedupe_text
 from jobs.dedupe import dedupe_text_step
 from jobs.spec import PrepareJob
 from jobs.state import RunState
@@ -162,13 +162,18 @@ def dedupe(engine: Engine, corpus_step: Path) -> str:
     """Run the step on a finished step of documents, and return its folder."""
     root = tempfile.mkdtemp(dir=CACHE)
     os.symlink(corpus_step, Path(root) / corpus_step.name)
+    media_step = shard.join(root, "dedupe_media-none")
+    no_media = shard.write_table(
+        shard.join(media_step, shard.shard_name("media_clusters", 0)), dedupe_media.CLUSTERS.empty_table()
+    )
+    shard.write_manifest(media_step, shard.Manifest("dedupe_media", "", {}, [], 0, 0, {}, {}, [no_media]))
     done: list[str] = []
 
     def commit(step: Any, work: Callable[[], Any]) -> None:
         work()
         done.append(step.path)
 
-    state = RunState(engine, root, {"clean": corpus_step.name}, commit)
+    state = RunState(engine, root, {"clean": corpus_step.name, "dedupe_media": "dedupe_media-none"}, commit)
     job = PrepareJob.model_construct(dedupe_text=SPEC)  # type: ignore[call-arg]  # the step reads no other field
     dedupe_text_step(state, job, "clean")
     return done[0]

@@ -11,11 +11,14 @@ import pytest
 
 from datapipe.on_ray import Output, Step, _run_partition
 from datapipe.spec import DedupeTextSpec
+from datapipe.stages.dedupe_media import CLUSTERS
 from jobs import dedupe
 from jobs.spec import PrepareJob
 from jobs.state import RunState
 from schemas import document, shard
 from tests import make, s3
+
+STEPS = {"clean": "clean-1", "dedupe_media": "dedupe_media-1"}
 
 Row = dict[str, Any]
 
@@ -54,20 +57,23 @@ def cut(rows: list[Row], rows_per_partition: int) -> list[list[Row]]:
     return [rows[start : start + rows_per_partition] for start in range(0, len(rows), rows_per_partition)]
 
 
-def run(path: str | Path, partitions: list[list[Row]], **steps: str) -> tuple[str, Step]:
-    """Run the step on these documents, and return its folder and the step."""
+def run(path: str | Path, partitions: list[list[Row]], clusters: pa.Table | None = None) -> tuple[str, Step]:
+    """Run the step on these documents and media clusters, and return its folder and the step."""
     source, files = shard.join(str(path), "clean-1"), []
     for number, rows in enumerate(partitions):
         table = pa.Table.from_pylist(rows, schema=document.SCHEMA)
         files.append(shard.write_table(shard.join(source, shard.shard_name("documents", number)), table))
     shard.write_manifest(source, shard.Manifest("clean-1", "1", {}, [], 0, 0, {}, {}, files))
+    media, clusters = shard.join(str(path), "dedupe_media-1"), clusters or CLUSTERS.empty_table()
+    file = shard.write_table(shard.join(media, shard.shard_name("media_clusters", 0)), clusters)
+    shard.write_manifest(media, shard.Manifest("dedupe_media-1", "1", {}, [], 0, 0, {}, {}, [file]))
     done: list[Step] = []
 
     def commit(step: Step, work: Callable[[], shard.Manifest]) -> None:
         work()
         done.append(step)
 
-    state = RunState(SerialEngine(), str(path), {"clean": "clean-1", **steps}, commit)  # type: ignore[arg-type]
+    state = RunState(SerialEngine(), str(path), STEPS, commit)  # type: ignore[arg-type]
     job = PrepareJob.model_construct(dedupe_text=DedupeTextSpec())  # type: ignore[call-arg]
     assert dedupe.dedupe_text_step(state, job, "clean") == "dedupe_text"
     return done[0].path, done[0]
@@ -102,13 +108,12 @@ def test_media_clusters_of_an_earlier_step_say_which_pictures_are_equal(tmp_path
     clusters = pa.table(
         {
             "media_id": [f"{side}{i}" for i in range(10) for side in "ab"],
+            "kind": ["image"] * 20,
             "cluster_id": [f"a{i}" for i in range(10) for _ in "ab"],
             "cluster_size": pa.array([2] * 20, pa.int32()),
         }
     )
-    media_step = tmp_path / "dedupe_media-1"
-    make.write_step(media_step, media_step.name, {"media_clusters": clusters}, {})
-    path, step = run(tmp_path, cut(corpus(), 30), dedupe_media="dedupe_media-1")
+    path, step = run(tmp_path, cut(corpus(), 30), clusters)
     assert shard.read_manifest(path).dropped == {"duplicate_exact": 10, "duplicate_near": 20}
     assert step.inputs == ("clean-1", "dedupe_media-1")
 
