@@ -28,20 +28,20 @@ def dedupe_media_step(run: RunState, job: PrepareJob) -> None:
     def work() -> shard.Manifest:
         partitions = partition_numbers(media_path, "media")
         run.engine.run_phase(step, functools.partial(_hashes, media_path), partitions, "hashes")
-        found = run.engine.run_phase(
+        candidates = run.engine.run_phase(
             step, functools.partial(_candidates, spec, step.path), [len(partitions)], "candidates"
         )
-        first = _slices(found[0], spec)
+        first = _slices(candidates[0], spec)
         compare = functools.partial(_same, spec, media_path, step.path)
         run.engine.run_phase(step, functools.partial(compare, "pairs", "same"), first, "compare")
-        found = run.engine.run_phase(
+        leaders = run.engine.run_phase(
             step, functools.partial(_leaders, spec, step.path), [len(first)], "leaders"
         )
-        second = _slices(found[0], spec)
+        second = _slices(leaders[0], spec)
         run.engine.run_phase(step, functools.partial(compare, "checks", "checked"), second, "check")
         sizes = [(len(partitions), len(first), len(second))]
         records = run.engine.run_phase(step, functools.partial(_clusters, step.path), sizes)
-        return finish(step, records, "media_clusters")
+        return finish(step, [{**candidates[0], "files": []}, *records], "media_clusters")
 
     run.commit(step, work)
 
@@ -58,8 +58,8 @@ def _candidates(spec: DedupeMediaSpec, step_path: str, num_partitions: int) -> O
     hashes = _all(step_path, "hashes", num_partitions, dedupe_media.HASHES)
     nodes = dedupe_media.nodes(hashes)
     frames = dedupe_media.frames(hashes, nodes)
-    pairs = media_candidates.candidates(nodes, frames, spec)
-    return Output({"nodes": nodes, "frames": frames, "pairs": pairs})
+    pairs, counts = media_candidates.candidates(nodes, frames, spec)
+    return Output({"nodes": nodes, "frames": frames, "pairs": pairs}, metrics=counts)
 
 
 def _slices(record: dict[str, Any], spec: DedupeMediaSpec) -> list[tuple[int, int, int]]:

@@ -33,7 +33,7 @@ from datapipe.errors import DecodeError
 from datapipe.spec import DedupeMediaSpec
 from datapipe.stages import media_candidates
 
-VERSION = "1"
+VERSION = "2"
 MAX_PIXELS = 178_956_970  # the limit was kept when the media were ingested
 KEPT_PICTURES, KEPT_CLIPS = 64, 4  # decoded at a time
 _PLACE = [

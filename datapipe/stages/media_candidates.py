@@ -42,17 +42,20 @@ PAIRS = pa.schema(
 Array = npt.NDArray[Any]
 
 
-def candidates(nodes: pa.Table, frames: pa.Table, spec: DedupeMediaSpec) -> pa.Table:
-    """Return the pairs of nodes to compare (`PAIRS`), ordered by the earlier one.
+def candidates(nodes: pa.Table, frames: pa.Table, spec: DedupeMediaSpec) -> tuple[pa.Table, dict[str, int]]:
+    """Return the pairs of nodes to compare (`PAIRS`), ordered by the earlier one, and how many pictures and
+    frames stand in crowds, so that only some of those before them were looked at (`hamming.MAX_MET`).
 
     Memory: some hundred bytes for each node and pair.
     """
-    earlier, later = _picture_pairs(nodes, spec)
-    pairs = [*zip(earlier.tolist(), later.tolist(), strict=True), *_video_pairs(nodes, frames, spec)]
-    return with_offsets(pairs, nodes, frames, spec)
+    earlier, later, pictures_cut = _picture_pairs(nodes, spec)
+    by_video, frames_cut = _video_pairs(nodes, frames, spec)
+    pairs = [*zip(earlier.tolist(), later.tolist(), strict=True), *by_video]
+    counts = {"pictures_in_crowds": pictures_cut, "frames_in_crowds": frames_cut}
+    return with_offsets(pairs, nodes, frames, spec), counts
 
 
-def _picture_pairs(nodes: pa.Table, spec: DedupeMediaSpec) -> tuple[Array, Array]:
+def _picture_pairs(nodes: pa.Table, spec: DedupeMediaSpec) -> tuple[Array, Array, int]:
     is_picture = pc.and_(pc.equal(nodes["kind"], "image"), pc.is_valid(nodes["perceptual_hash"]))
     widths, heights = (nodes[name].to_numpy().astype(np.int64) for name in ("width", "height"))
     is_told = np.minimum(widths, heights) >= compare.MIN_SIDE
@@ -63,17 +66,20 @@ def _picture_pairs(nodes: pa.Table, spec: DedupeMediaSpec) -> tuple[Array, Array
         return compare.same_shape(widths[earlier], heights[earlier], widths[later], heights[later])
 
     chosen = nodes["perceptual_hash"].take(pa.array(numbers)).to_numpy().astype(np.uint64)
-    earlier, later, _ = hamming.near_pairs(chosen, spec.max_distance, spec.max_candidates, compatible)
-    return numbers[earlier], numbers[later]
+    found = hamming.near_pairs(chosen, spec.max_distance, spec.max_candidates, compatible)
+    return numbers[found.earlier], numbers[found.later], found.num_cut
 
 
-def _video_pairs(nodes: pa.Table, frames: pa.Table, spec: DedupeMediaSpec) -> list[tuple[int, int]]:
-    """Return for each video those before it, of nearly its length, that share the most with it.
+def _video_pairs(
+    nodes: pa.Table, frames: pa.Table, spec: DedupeMediaSpec
+) -> tuple[list[tuple[int, int]], int]:
+    """Return for each video those before it, of nearly its length, that share the most with it; and how many
+    frames stand in crowds.
 
     What is shared is frames, by their hashes, and rhythm: two shots of the same lengths one after the other.
     """
     length_s = nodes["time_s"].to_numpy(zero_copy_only=False)
-    by_frames = _shared_frames(frames, length_s, spec)
+    by_frames, num_cut = _shared_frames(frames, length_s, spec)
     by_rhythm = _shared_rhythm(nodes, length_s, spec)
     shared = np.concatenate([by_frames, by_rhythm], axis=1)
     pairs, place = np.unique(shared[:2], axis=1, return_inverse=True)
@@ -82,7 +88,7 @@ def _video_pairs(nodes: pa.Table, frames: pa.Table, spec: DedupeMediaSpec) -> li
     order = np.lexsort((first, -count, second))
     first, second = first[order], second[order]
     nearest = np.arange(len(second)) - np.searchsorted(second, second) < spec.max_candidates
-    return list(zip(first[nearest].tolist(), second[nearest].tolist(), strict=True))
+    return list(zip(first[nearest].tolist(), second[nearest].tolist(), strict=True)), num_cut
 
 
 def _may_overlap(
@@ -95,8 +101,10 @@ def _may_overlap(
     return np.asarray((short >= spec.min_overlap * long) & near)
 
 
-def _shared_frames(frames: pa.Table, length_s: Array, spec: DedupeMediaSpec) -> Array:
-    """Return later node, earlier node and number of shared frames of pairs that share enough: [3, pairs]."""
+def _shared_frames(frames: pa.Table, length_s: Array, spec: DedupeMediaSpec) -> tuple[Array, int]:
+    """Return later node, earlier node and number of shared frames of pairs that share enough: [3, pairs]; and
+    how many frames stand in crowds.
+    """
     hashed = frames.filter(pc.is_valid(frames["perceptual_hash"]))
     node, time_s = hashed["node"].to_numpy(), hashed["time_s"].to_numpy()
 
@@ -106,14 +114,15 @@ def _shared_frames(frames: pa.Table, length_s: Array, spec: DedupeMediaSpec) -> 
         return (one != two) & _may_overlap((length_s[one], length_s[two]), times_s, spec)
 
     chosen = hashed["perceptual_hash"].to_numpy().astype(np.uint64)
-    earlier, later, _ = hamming.near_pairs(chosen, spec.max_distance, _EARLIER_FRAMES, compatible)
-    num_frames = np.bincount(node, minlength=len(length_s))
-    return _counted(node[later], node[earlier], later, num_frames, _MIN_SHARED_FRAMES, 1)
+    found = hamming.near_pairs(chosen, spec.max_distance, _EARLIER_FRAMES, compatible)
+    num_frames, earlier, later = np.bincount(node, minlength=len(length_s)), found.earlier, found.later
+    shared = _counted(node[later], node[earlier], later, num_frames, _MIN_SHARED_FRAMES, 1)
+    return shared, found.num_cut
 
 
 def _shared_rhythm(nodes: pa.Table, length_s: Array, spec: DedupeMediaSpec) -> Array:
-    """As `_shared_frames`, of pairs of shots. Each is looked up by its two lengths, rounded two ways each, so
-    that lengths half a rounding apart meet.
+    """As the first of `_shared_frames`, of pairs of shots. Each is looked up by its two lengths, rounded two
+    ways each, so that lengths half a rounding apart meet.
     """
     rows = []
     for number, cuts in enumerate(nodes["cuts_s"].to_pylist()):

@@ -288,7 +288,7 @@ def encoded(picture: Image.Image, format: str = "PNG", **options: Any) -> bytes:
 def search() -> list[dict[str, Any]]:
     hashes = planted()
     seconds = report.in_turn({"ours": lambda: hamming.near_pairs(hashes, MAX_DISTANCE, 16)}, rounds=3)
-    earlier, later, _ = hamming.near_pairs(hashes, MAX_DISTANCE, NUM_HASHES)
+    earlier, later, *_ = hamming.near_pairs(hashes, MAX_DISTANCE, NUM_HASHES)
     tree = Tree(hashes.tolist())
     queries = np.random.default_rng(1).choice(NUM_HASHES, NUM_TREE_QUERIES, replace=False).tolist()
     hits: list[set[int]] = []

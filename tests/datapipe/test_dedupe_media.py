@@ -147,7 +147,7 @@ def clusters(
         return [dedupe_media.same(part, nodes, frames, load, spec) for part in parts]
 
     same = pa.concat_tables(
-        [dedupe_media.SAME.empty_table(), *compared(media_candidates.candidates(nodes, frames, spec))]
+        [dedupe_media.SAME.empty_table(), *compared(media_candidates.candidates(nodes, frames, spec)[0])]
     )
     checked = compared(dedupe_media.leaders(nodes, frames, same, spec))
     return dedupe_media.cluster(hashes, nodes, pa.concat_tables([same, *checked]))
@@ -286,11 +286,12 @@ def test_each_picture_is_compared_with_few_where_very_many_are_alike() -> None:
         [dedupe_media.hashes(pa.RecordBatch.from_pylist(alike, schema=media.SCHEMA), 0, 0)]
     )
     nodes = dedupe_media.nodes(hashes)
-    pairs = media_candidates.candidates(
+    pairs, counts = media_candidates.candidates(
         nodes, dedupe_media.frames(hashes, nodes), DedupeMediaSpec(max_candidates=3)
     )
     later = pairs["later"].to_pylist()
     assert later and max(later.count(node) for node in later) <= 3
+    assert counts == {"pictures_in_crowds": 0, "frames_in_crowds": 0}
 
 
 # ---- videos

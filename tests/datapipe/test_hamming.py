@@ -29,7 +29,7 @@ def all_pairs(hashes: np.ndarray, max_distance: int) -> list[tuple[int, int, int
 
 
 def found(hashes: np.ndarray, max_distance: int, max_earlier: int = 10**6) -> list[tuple[int, int, int]]:
-    earlier, later, distances = near_pairs(hashes, max_distance, max_earlier)
+    earlier, later, distances, *_ = near_pairs(hashes, max_distance, max_earlier)
     return sorted(zip(earlier.tolist(), later.tolist(), distances.tolist(), strict=True))
 
 
@@ -56,13 +56,71 @@ def test_many_equal_hashes_cost_no_more_memory_than_their_pairs(monkeypatch: pyt
     for name, value in (("_FEW", 100), ("_MAX_COMPARED", 5_000), ("_MAX_HELD", 10_000)):
         monkeypatch.setattr(hamming, name, value)
     hashes = np.concatenate([np.full(300, 7, np.uint64), planted(100, 1, 0)])
-    earlier, later, distances = near_pairs(hashes, 4, 3)
+    earlier, later, distances, *_ = near_pairs(hashes, 4, 3)
     assert len(earlier) == 3 * 300 - 6 and not distances.any()
     assert earlier[later == 200].tolist() == [0, 1, 2]
 
 
+def crowd(count: int, seed: int = 0) -> np.ndarray:
+    """Hashes that differ from one in three bits at most."""
+    flips = np.random.default_rng(seed).integers(0, 64, (3, count)).astype(np.uint64)
+    return np.bitwise_xor.reduce(np.uint64(1) << flips, axis=0)
+
+
+@pytest.mark.parametrize("is_compatible", [None, lambda one, two: two > one + 3])
+def test_equal_hashes_are_compared_in_proportion_to_their_number(is_compatible: object) -> None:
+    compared = []
+    for count in (5_000, 20_000):
+        found = near_pairs(np.full(count, 7, np.uint64), 10, 16, is_compatible)  # type: ignore[arg-type]
+        assert len(found.earlier) > 15.9 * count and not found.distance.any() and found.num_cut == 0
+        compared.append(found.num_compared / count)
+    assert max(compared) < 50 and compared[1] < 1.1 * compared[0]
+
+
+def test_equal_hashes_that_must_not_meet_are_given_up_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hamming, "MAX_ALIKE", 64)
+    found = near_pairs(np.full(10_000, 7, np.uint64), 10, 16, lambda one, two: one < 0)
+    assert len(found.earlier) == 0
+    assert found.num_compared <= 64 * 10_000 and found.num_cut == 10_000 - 64 - 1
+
+
+def test_near_hashes_are_compared_in_proportion_to_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hamming, "MAX_MET", 256)
+    compared = []
+    for count in (3_000, 12_000):
+        others = planted(2_500, 3, 600)
+        found = near_pairs(np.concatenate([crowd(count), others]), 10, 16)
+        assert 0 < found.num_cut <= count
+        compared.append(found.num_compared / count)
+        # Who stands in no crowd has all of its pairs.
+        apart = found.earlier >= count
+        alone = near_pairs(others, 10, 16)
+        assert (found.earlier[apart] - count).tolist() == alone.earlier.tolist()
+        assert (found.later[apart] - count).tolist() == alone.later.tolist()
+    assert max(compared) < 4 * 256 * 8 and compared[1] < 1.3 * compared[0]
+
+
+def test_groups_of_equal_hashes_that_are_near_are_paired_as_single_rows_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hamming, "_FEW", 100)
+    monkeypatch.setattr(hamming, "_MAX_COMPARED", 1_000)
+    monkeypatch.setattr(hamming, "_MAX_HELD", 500)
+    hashes = np.random.default_rng(5).choice(crowd(12), 400)
+    kind = np.random.default_rng(6).integers(0, 3, 400)
+    found = near_pairs(hashes, 6, 5, lambda one, two: kind[one] == kind[two])
+    expected = []
+    for row in range(400):
+        before = [
+            (int(np.bitwise_count(hashes[e] ^ hashes[row])), e) for e in range(row) if kind[e] == kind[row]
+        ]
+        expected += [(e, row, d) for d, e in sorted(pair for pair in before if pair[0] <= 6)[:5]]
+    assert list(zip(*(side.tolist() for side in found[:3]), strict=True)) == expected
+    assert found.num_cut == 0
+
+
 def test_only_compatible_rows_are_paired() -> None:
     hashes, kind = np.zeros(10, np.uint64), np.arange(10) % 2
-    earlier, later, _ = near_pairs(hashes, 0, 2, lambda one, two: kind[one] == kind[two])
+    earlier, later, *_ = near_pairs(hashes, 0, 2, lambda one, two: kind[one] == kind[two])
     assert (kind[earlier] == kind[later]).all()
     assert earlier[later == 9].tolist() == [1, 3]

@@ -53,6 +53,7 @@ def test_any_cut_of_media_and_of_pairs_gives_the_same_bytes(tmp_path: Path) -> N
     assert sorted(table["cluster_size"].to_pylist()) == [2, 2, 2, 2, 4, 4, 4, 4]
     manifest = shard.read_manifest(whole.path)
     assert manifest.metrics["clusters"] == 3 and manifest.rows_out == 8
+    assert manifest.metrics["pictures_in_crowds"] == manifest.metrics["frames_in_crowds"] == 0
     for number, (size, pairs_per_task) in enumerate([(1, 1), (4, 2)]):
         cut = [joined(POOL[start : start + size]) for start in range(0, len(POOL), size)]
         parted = run(str(tmp_path / str(number)), cut, pairs_per_task)
