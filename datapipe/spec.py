@@ -65,6 +65,10 @@ class IngestSpec(BaseModel, frozen=True, extra="forbid"):
 
     documents_per_partition: int = Field(default=64, gt=0)
     """Documents in one partition, the unit of work and of resume; a container is cut to fit."""
+    bytes_per_partition: int = Field(default=512 * 1024**2, gt=0)
+    """Bytes of files in one partition, after which the next begins: a worker holds the files of a partition
+    about three times, as they are and on their way into tables. Default: the largest allowed file fits, which
+    would have a partition of its own anyway. What pages embed counts with `standalone_media` only."""
     max_file_bytes: int = Field(default=512 * 1024**2, gt=0)
     """Larger files go to quarantine, unread. Of a container, such as a web archive, each document counts."""
     time_limit_s: float = Field(default=120.0, gt=0)

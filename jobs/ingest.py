@@ -129,7 +129,8 @@ def _partitions(
         files = list(listing.documents)
         if source.standalone_media:
             files = survey.with_standalone(listing, {n for f in surveyed[number].values() for n in f.links})
-        for cut in survey.partitions(files, surveyed[number], spec.documents_per_partition):
+        sizes = {file.uri: file.size_bytes for file, _ in listing.fates}
+        for cut in survey.partitions(files, surveyed[number], spec, sizes):
             used = {file.uri: shards[number][file.uri] for file in cut if file.members is not None}
             parts.append(_Part(source, cut, used))
     return parts

@@ -7,7 +7,7 @@ the parts.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from datapipe import guard as guards
 from datapipe.guard import Failure, Guard, Unguarded
@@ -63,41 +63,50 @@ def with_standalone(listing: Listing, embedded: set[str]) -> list[SourceFile]:
 
 
 def partitions(
-    files: Iterable[SourceFile], surveyed: Mapping[str, Surveyed], size: int
+    files: Iterable[SourceFile],
+    surveyed: Mapping[str, Surveyed],
+    spec: IngestSpec,
+    sizes: Mapping[str, int] | None = None,
 ) -> list[list[SourceFile]]:
-    """Cut files, sorted by path, into lists of at most `size` documents, in order.
+    """Cut files, sorted by path, into lists of at most `documents_per_partition` and `bytes_per_partition`,
+    in order; a document that is larger has a list of its own.
 
     A container is cut into ranges of its documents. Its last range is open, so that where it breaks, exactly
     one range meets the break. One without documents counts as none, and has a range that says so. One that
     cannot be gone through counts as a document, a failed one.
 
+    A document counts with its file, one of a container with the average there, and with the files it is known
+    to embed. What a page embeds is known only where the survey looks into pages (`standalone_media`), and
+    packed containers count as packed: reading every page twice costs more than what the limit is to save.
+
     Args:
-        surveyed: what was found in the containers, by path.
+        surveyed: what was found in the files, by path.
+        sizes: the bytes of all files of the source, by path.
     """
     cut: list[list[SourceFile]] = []
-    room = 0
+    room, room_bytes = 0, 0
     for file in files:
-        for part, length in _ranges(file, surveyed.get(file.uri, Surveyed(file.uri)), size, room or size):
-            if room == 0:
+        found = surveyed.get(file.uri, Surveyed(file.uri))
+        failure = file.failure or found.failure
+        is_whole = found.num_members is None or failure is not None
+        num_documents = 1 if is_whole or found.num_members is None else found.num_members
+        embedded_bytes = sum((sizes or {}).get(name, 0) for name in found.links)
+        each_bytes = -(-(file.size_bytes + embedded_bytes) // max(num_documents, 1))
+        start = 0
+        while start < num_documents or start == 0:
+            is_empty = room == spec.documents_per_partition
+            if room == 0 or (num_documents and each_bytes > room_bytes and not is_empty):
                 cut.append([])
-                room = size
-            cut[-1].append(part)
-            room -= length
+                room, room_bytes = spec.documents_per_partition, spec.bytes_per_partition
+            fitting = max(1, room_bytes // max(each_bytes, 1))
+            stop = min(num_documents, start + min(room, fitting))
+            members = None if is_whole else (start, stop if stop < num_documents else None)
+            cut[-1].append(dataclasses.replace(file, members=members, failure=failure))
+            room, room_bytes = room - (stop - start), room_bytes - each_bytes * (stop - start)
+            if stop == num_documents:
+                break
+            start = stop
     return cut
-
-
-def _ranges(file: SourceFile, found: Surveyed, size: int, room: int) -> Iterator[tuple[SourceFile, int]]:
-    """Yield a file, or the ranges of a container, and how many documents each has; the first fits `room`."""
-    if found.num_members is None or found.failure is not None:
-        yield dataclasses.replace(file, failure=file.failure or found.failure), 1
-        return
-    start, end = 0, found.num_members
-    while start < end or start == 0:
-        stop = min(end, start + room)
-        yield dataclasses.replace(file, members=(start, stop if stop < end else None)), stop - start
-        if stop == end:
-            return
-        start, room = stop, size
 
 
 def container(source: SourceSpec, file: SourceFile) -> Container:

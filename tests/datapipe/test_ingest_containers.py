@@ -30,7 +30,17 @@ def guard() -> Iterator[Guard]:
         yield made
 
 
-def run(root: Path, size: int, guard: Guard | Unguarded, **fields: Any) -> list[ingest.Ingested]:
+def cut_to(size: int, max_bytes: int = SPEC.bytes_per_partition) -> IngestSpec:
+    return IngestSpec(documents_per_partition=size, bytes_per_partition=max_bytes)
+
+
+def run(
+    root: Path,
+    size: int,
+    guard: Guard | Unguarded,
+    max_bytes: int = SPEC.bytes_per_partition,
+    **fields: Any,
+) -> list[ingest.Ingested]:
     """Ingest a folder in partitions of a size, as a job does."""
     source = SourceSpec(path=str(root), collection="test", **fields)
     listing = files.list_source(source)
@@ -39,7 +49,8 @@ def run(root: Path, size: int, guard: Guard | Unguarded, **fields: Any) -> list[
     found = {one.uri: one for one in looked}
     listed = alone if source.standalone_media else list(listing.documents)
     tables = []
-    for part in survey.partitions(listed, found, size):
+    sizes = {file.uri: file.size_bytes for file, _ in listing.fates}
+    for part in survey.partitions(listed, found, cut_to(size, max_bytes), sizes):
         part = [dataclasses.replace(f, index=found[f.uri].index if f.uri in found else None) for f in part]
         load = functools.partial(files.load, source)
         tables.append(ingest.ingest(part, source, SPEC, load, guard))
@@ -195,7 +206,7 @@ def test_a_crash_on_a_document_of_a_container_costs_that_document(
 def test_partitions_hold_every_document_once_in_order(counts: list[int | None], size: int) -> None:
     listed = [files.SourceFile(f"{n}", 1, "", "warc") for n in range(len(counts))]
     surveyed = {f"{n}": survey.Surveyed(f"{n}", count) for n, count in enumerate(counts)}
-    cut = survey.partitions(listed, surveyed, size)
+    cut = survey.partitions(listed, surveyed, cut_to(size))
     taken: list[tuple[str, int]] = []
     for part in cut:
         lengths = []
@@ -212,6 +223,48 @@ def test_partitions_hold_every_document_once_in_order(counts: list[int | None], 
         (f"{n}", m) for n, count in enumerate(counts) for m in range(1 if count is None else count)
     ]
     assert {file.uri for part in cut for file in part} == {file.uri for file in listed}
+
+
+@given(
+    files_of=st.lists(st.tuples(st.integers(0, 50), st.none() | st.integers(0, 20)), max_size=12),
+    size=st.integers(1, 9),
+    max_bytes=st.integers(1, 60),
+)
+def test_partitions_hold_no_more_bytes_than_allowed_unless_in_one_document(
+    files_of: list[tuple[int, int | None]], size: int, max_bytes: int
+) -> None:
+    listed = [files.SourceFile(f"{n}", num, "", "warc") for n, (num, _) in enumerate(files_of)]
+    surveyed = {f"{n}": survey.Surveyed(f"{n}", count) for n, (_, count) in enumerate(files_of)}
+    taken = []
+    for part in survey.partitions(listed, surveyed, cut_to(size, max_bytes)):
+        documents, num_bytes = 0, 0
+        for file in part:
+            count = surveyed[file.uri].num_members
+            start, stop = file.members or (0, 1)
+            end = count if stop is None else stop
+            assert end is not None
+            documents += end - start
+            num_bytes += (end - start) * -(-file.size_bytes // max(count or 1, 1))
+            taken += [(file.uri, number) for number in range(start, end)]
+        assert documents <= size and (num_bytes <= max_bytes or documents == 1)
+    assert taken == [
+        (f"{n}", m) for n, (_, count) in enumerate(files_of) for m in range(1 if count is None else count)
+    ]
+
+
+def test_large_files_and_what_pages_embed_are_cut_by_bytes_and_give_the_same_rows(
+    tmp_path: Path, guard: Guard
+) -> None:
+    pictures = {f"p{n}.png": make.picture(64, 64, seed=n) for n in range(6)}
+    pages = {f"{n}.md": f"Page {n}\n\n![](p{n}.png)" for n in range(4)}
+    make.folder(tmp_path, {**pictures, **pages, "z.warc": archive(6)})
+    largest = max(map(len, pictures.values()))
+    whole = run(tmp_path, 100, guard, standalone_media=True)
+    cut = run(tmp_path, 100, guard, 2 * largest + 100, standalone_media=True)
+    assert len(whole) == 1 and documents(cut) == documents(whole) and media(cut) == media(whole)
+    shown = [table.documents["uri"].to_pylist() for table in cut]
+    assert shown[:3] == [["0.md", "1.md"], ["2.md", "3.md"], ["p4.png", "p5.png"]]
+    assert len(shown) > 4 and all("z.warc" in uri for part in shown[3:] for uri in part)
 
 
 def test_a_container_that_cannot_be_gone_through_is_one_failed_document(tmp_path: Path, guard: Guard) -> None:
