@@ -8,7 +8,7 @@ import functools
 import itertools
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow.fs as pafs
 from datapipe.on_ray import Output, finish
 from datapipe.spec import DedupeTextSpec
 from datapipe.stages import dedupe_text
+from jobs.batches import batches_file, one_batch, read_batch
 from jobs.spec import PrepareJob
 from jobs.stages import split
 from jobs.state import RunState, partition_numbers, read_all, read_batches
@@ -96,7 +97,7 @@ def _signatures(
         for batch in _larger_batches(source_path, partitions)
     ]
     table = pa.Table.from_batches(signed, schema=dedupe_text.SIGNATURES)
-    keys = _batches_file(dedupe_text.KEYS, dedupe_text.keys(table, spec, num_buckets))
+    keys = batches_file(dedupe_text.KEYS, dedupe_text.keys(table, spec, num_buckets))
     return Output({"signatures": table}, {shard.shard_name("keys", group): keys})
 
 
@@ -131,7 +132,7 @@ def _media_clusters(media_path: str, source_path: str, partitions: range) -> pa.
 
 def _pairs(spec: DedupeTextSpec, step_path: str, num_groups: int, bucket: int) -> Output:
     names = [shard.shard_name("keys", group) for group in range(num_groups)]
-    keys = [_read_batch(step_path, name, bucket) for name in names]
+    keys = [read_batch(step_path, name, bucket) for name in names]
     with _MappedTables(step_path, "signatures", num_groups) as signatures:
         return Output({"pairs": dedupe_text.pairs(keys, signatures, spec)})
 
@@ -154,35 +155,15 @@ def _clusters(
     ]
     num_clusters = clusters["duplicate"].null_count  # each has one document that stays
     return Output(
-        files={"clusters.arrow": _batches_file(dedupe_text.CLUSTERS, map(_one_batch, slices))},
+        files={"clusters.arrow": batches_file(dedupe_text.CLUSTERS, map(one_batch, slices))},
         metrics={"clusters": num_clusters},
     )
 
 
 def _mark_duplicates(source_path: str, step_path: str, index: int) -> Output:
-    clusters = pa.Table.from_batches([_read_batch(step_path, "clusters.arrow", index)])
+    clusters = pa.Table.from_batches([read_batch(step_path, "clusters.arrow", index)])
     batches = _larger_batches(source_path, range(index, index + 1))
     return split([dedupe_text.mark(batch, clusters) for batch in batches])
-
-
-# ---- files of which each batch is read by itself
-
-
-def _batches_file(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
-    """Return an Arrow file with exactly these batches, empty ones too."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    return (table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)])[0]
-
-
-def _read_batch(step_path: str, name: str, number: int) -> pa.RecordBatch:
-    return pa.ipc.open_file(shard.open_buffer(shard.join(step_path, name))).get_batch(number)
 
 
 class _MappedTables(Sequence[pa.Table]):

@@ -4,6 +4,7 @@ Owns how occurrences are collected, reduced and marked over partitions; what a m
 """
 
 import functools
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,13 +12,15 @@ import pyarrow.compute as pc
 from datapipe.on_ray import Output, finish
 from datapipe.spec import MaskMediaSpec, MaskRepeatsSpec
 from datapipe.stages import mask_media, mask_repeats
+from jobs.batches import batches_file, one_batch, read_batch
 from jobs.spec import PrepareJob
 from jobs.stages import media_without_bytes, split
 from jobs.state import RunState, partition_numbers, read_all, read_batches
 from schemas import shard
 
 # Partitions are counted in groups, for each bucket of keys opens a file of each group. A bucket has the keys
-# of so many bytes of documents: a hundred thousand or two, which take 100 MB while they are summed.
+# of so many bytes of documents: a hundred thousand or two, which take 100 MB while they are summed. What is
+# repeated is written for each group apart, so that its partitions read what is theirs.
 GROUP_PARTITIONS = 16
 BUCKET_BYTES = 16 * 1024**2
 MAX_PENDING_ROWS = 2**18
@@ -33,11 +36,18 @@ def mask_repeats_step(run: RunState, job: PrepareJob, source: str) -> str:
         partitions = partition_numbers(source_path, "documents")
         groups = [partitions[i : i + GROUP_PARTITIONS] for i in range(0, len(partitions), GROUP_PARTITIONS)]
         num_buckets = _num_buckets(source_path)
+
+        def reduced(counts: str, repeated: str) -> None:
+            reduce = functools.partial(_repeated_text, spec, step.path, len(groups), counts, repeated)
+            run.engine.run_phase(step, reduce, range(num_buckets), repeated)
+
         count = functools.partial(_counts, spec, source_path, num_buckets)
-        run.engine.run_phase(step, count, groups, "counts")
+        run.engine.run_phase(step, count, list(enumerate(groups)), "counts")
         run.engine.run_phase(step, functools.partial(_sites, spec, step.path), [len(groups)], "sites")
-        reduce = functools.partial(_repeated_text, spec, step.path, len(groups))
-        run.engine.run_phase(step, reduce, range(num_buckets), "repeated")
+        reduced("counts", "repeated_lines")
+        count_texts = functools.partial(_text_counts, spec, source_path, step.path, num_buckets)
+        run.engine.run_phase(step, count_texts, list(enumerate(groups)), "text_counts")
+        reduced("text_counts", "repeated")
         task = functools.partial(_mark_repeats, spec, source_path, step.path, num_buckets)
         records = run.engine.run_phase(step, task, partitions)
         return finish(step, records, "documents")
@@ -52,36 +62,68 @@ def _num_buckets(source_path: str) -> int:
     return max(1, -(-size // BUCKET_BYTES))
 
 
-def _counts(spec: MaskRepeatsSpec, source_path: str, num_buckets: int, partitions: range) -> Output:
-    tables = [
-        mask_repeats.counts(batch, spec)
-        for index in partitions
-        for batch in read_batches(source_path, "documents", index)
-    ]
+def _counts(spec: MaskRepeatsSpec, source_path: str, num_buckets: int, argument: tuple[int, range]) -> Output:
+    group, partitions = argument
+    tables = [mask_repeats.counts(batch, spec) for batch in _batches_of(source_path, partitions)]
     counts = mask_repeats.merged(pa.concat_tables(tables))
     sites = counts.filter(pc.equal(counts["kind"], "site"))
-    return Output({"site_counts": sites, "counts": mask_repeats.in_buckets(counts, num_buckets)})
+    return Output({"site_counts": sites}, _by_bucket("counts", group, counts, num_buckets))
+
+
+def _text_counts(
+    spec: MaskRepeatsSpec, source_path: str, step_path: str, num_buckets: int, argument: tuple[int, range]
+) -> Output:
+    group, partitions = argument
+    lines = _repeated_in(step_path, ["repeated_lines"], num_buckets, group)
+    tables = [mask_repeats.text_counts(batch, lines, spec) for batch in _batches_of(source_path, partitions)]
+    counts = mask_repeats.merged(pa.concat_tables(tables))
+    return Output(files=_by_bucket("text_counts", group, counts, num_buckets))
+
+
+def _batches_of(source_path: str, partitions: range) -> Iterator[pa.RecordBatch]:
+    for index in partitions:
+        yield from read_batches(source_path, "documents", index)
+
+
+def _by_bucket(name: str, group: int, counts: pa.Table, num_buckets: int) -> dict[str, bytes]:
+    batches = mask_repeats.in_buckets(counts, num_buckets)
+    return {shard.shard_name(name, group): batches_file(mask_repeats.COUNTS, batches)}
 
 
 def _sites(spec: MaskRepeatsSpec, step_path: str, num_groups: int) -> Output:
     return Output({"sites": mask_repeats.large_sites(read_all(step_path, "site_counts", num_groups), spec)})
 
 
-def _repeated_text(spec: MaskRepeatsSpec, step_path: str, num_groups: int, bucket: int) -> Output:
+def _repeated_text(
+    spec: MaskRepeatsSpec, step_path: str, num_groups: int, counts: str, repeated: str, bucket: int
+) -> Output:
+    """Sum the counts of a bucket; batch g of the file is of what is repeated and stands in group g."""
     sites = shard.read_table(shard.join(step_path, shard.shard_name("sites", 0)))
+    names = [shard.shard_name(counts, group) for group in range(num_groups)]
     total = pending = mask_repeats.COUNTS.empty_table()
-    for group in range(num_groups):
-        counts = shard.read_table(shard.join(step_path, shard.shard_name("counts", group)))
-        pending = pa.concat_tables([pending, mask_repeats.of_bucket(counts, bucket)])
+    for name in names:
+        pending = pa.concat_tables([pending, pa.Table.from_batches([read_batch(step_path, name, bucket)])])
         if pending.num_rows > max(MAX_PENDING_ROWS, total.num_rows):
             total, pending = mask_repeats.merged(pa.concat_tables([total, pending])), pending.slice(0, 0)
-    return Output({"repeated": mask_repeats.repeated(pa.concat_tables([total, pending]), sites, spec)})
+    found = mask_repeats.repeated(pa.concat_tables([total, pending]), sites, spec)
+    of_groups = (
+        one_batch(found.filter(pc.is_in(found["key"], read_batch(step_path, name, bucket)["key"])))
+        for name in names
+    )
+    return Output(files={shard.shard_name(repeated, bucket): batches_file(mask_repeats.REPEATED, of_groups)})
+
+
+def _repeated_in(step_path: str, tables: list[str], num_buckets: int, group: int) -> pa.Table:
+    """Return what is repeated and stands in a group."""
+    names = [shard.shard_name(table, bucket) for table in tables for bucket in range(num_buckets)]
+    return pa.Table.from_batches([read_batch(step_path, name, group) for name in names])
 
 
 def _mark_repeats(
     spec: MaskRepeatsSpec, source_path: str, step_path: str, num_buckets: int, index: int
 ) -> Output:
-    repeated = read_all(step_path, "repeated", num_buckets)
+    group = index // GROUP_PARTITIONS
+    repeated = _repeated_in(step_path, ["repeated_lines", "repeated"], num_buckets, group)
     return split(
         [mask_repeats.mark(batch, repeated, spec) for batch in read_batches(source_path, "documents", index)]
     )

@@ -12,18 +12,21 @@ Owns three reasons, found by counting documents, and which occurrence stays:
   trains. Of the others the words between the names train nothing, for the names are what they say; where
   another document says the same with the same names, nothing of it trains.
 
-The occurrence that trains is that of the smallest doc_id, which comes from content; neither the order of
-documents nor their split into partitions changes the result.
+The occurrence that trains is that of the smallest doc_id, which comes from content, among those that no
+other mask covers, boilerplate included; neither the order of documents nor their split into partitions
+changes the result. A paragraph that is boilerplate in part is a paragraph like others.
 
 Looked at are paragraphs, list items and notes; for boilerplate also tables and alternative texts. Captions,
 code and transcripts are content and end a run of boilerplate. Agent sessions are not looked at: their prompts
 and results have a policy in `mask_text`. What another stage's mask drops is as if it were not there.
 
-Parts: `counts` (map; sums by `merged`), `large_sites` (reduce), `repeated` (reduce of a bucket of keys, see
-`in_buckets`), `mark` (map). Memory is that of one bucket's keys, some 500 bytes each, and of the keys of a
-batch.
+Parts: `counts` of lines and sites (map; sums by `merged`), `large_sites` (reduce), `repeated` (reduce of a
+bucket of keys, see `in_buckets`), `text_counts` of what trains (map; needs the repeated lines), `repeated`
+once more, `mark` (map). Memory is that of one bucket's keys, some 500 bytes each; of a map that of the
+repeated keys it is given, some 100 bytes each.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -36,7 +39,7 @@ from datapipe.stages.page_text import Line, Page, Passage, page
 from datapipe.stages.quality_rules import SESSION_ROLES
 from schemas import document
 
-VERSION = "1"
+VERSION = "2"
 DETECTOR = "repeats"
 
 MAX_GAP_LINES = 2  # short lines of a page's own between boilerplate: its title, those of its neighbours
@@ -69,17 +72,36 @@ Place = tuple[int, int, int]  # segment, start, end
 
 
 def counts(batch: pa.RecordBatch, spec: MaskRepeatsSpec) -> pa.Table:
-    """Return the number of documents of each key of a batch, and of each site (`COUNTS`)."""
+    """Return the number of documents of each key of lines of a batch, and of each site (`COUNTS`)."""
     found: list[tuple[str, int, int, str]] = []
     for here in _pages(batch, spec):
-        doc_id = here.row["doc_id"]
-        keys = {("site", site, site, "") for site in here.sites}
-        keys |= {("lines", key, site, "") for _, site, key in here.neighbours()}
+        found += {("site", site, site, "") for site in here.sites}
+        found += {("lines", key, site, "") for _, site, key in here.neighbours()}
+    return _counted(found)
+
+
+def text_counts(batch: pa.RecordBatch, repeated: pa.Table, spec: MaskRepeatsSpec) -> pa.Table:
+    """Return the number of documents of each text and template of a batch that no mask covers (`COUNTS`).
+
+    Args:
+        repeated: the keys of lines that are (`REPEATED`), those of the batch at least.
+    """
+    found: list[tuple[str, int, int, str]] = []
+    pages = list(_pages(batch, spec))
+    first = _first(pages, repeated)
+    for here in pages:
+        doc_id, taken = here.row["doc_id"], [*_boilerplate(here, first), *_masked(here)]
+        keys: set[tuple[str, int, int, str]] = set()
         for passage in here.passages:
-            keys.add(("text", passage.text, 0, doc_id))
-            templates = zip(passage.templates, here.sites, strict=False)
-            keys |= {("template", key, site, doc_id) for key, site in templates}
+            if not _is_in(passage, taken):
+                keys.add(("text", passage.text, 0, doc_id))
+                templates = zip(passage.templates, here.sites, strict=False)
+                keys |= {("template", key, site, doc_id) for key, site in templates}
         found += keys
+    return _counted(found)
+
+
+def _counted(found: list[tuple[str, int, int, str]]) -> pa.Table:
     columns = list(zip(*found, strict=True)) or [(), (), (), ()]
     columns.insert(COUNTS.get_field_index("num_documents"), (1,) * len(found))
     arrays = [pa.array(column, field.type) for column, field in zip(columns, COUNTS, strict=True)]
@@ -103,20 +125,15 @@ def large_sites(counts: pa.Table, spec: MaskRepeatsSpec) -> pa.Table:
     return pa.table([counts["site"], counts["num_documents"]], schema=SITES)
 
 
-def in_buckets(counts: pa.Table, num_buckets: int) -> pa.Table:
-    """Return counts, without those of sites, as one row of rows for each bucket of keys."""
+def in_buckets(counts: pa.Table, num_buckets: int) -> list[pa.RecordBatch]:
+    """Return counts, without those of sites, as one batch for each bucket of keys."""
     rows = counts.filter(pc.not_equal(counts["kind"], "site")).combine_chunks()
     buckets = rows["key"].to_numpy() % num_buckets
     order = np.argsort(buckets, kind="stable")
-    offsets = np.searchsorted(buckets[order], np.arange(num_buckets + 1))
-    values = rows.take(pa.array(order)).to_struct_array().combine_chunks()
-    return pa.table({"rows": pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)})
-
-
-def of_bucket(table: pa.Table, bucket: int) -> pa.Table:
-    """Return the counts of one bucket of `in_buckets`; of a memory-mapped table the others are not read."""
-    rows = pc.list_flatten(table["rows"].slice(bucket, 1).combine_chunks())
-    return pa.Table.from_struct_array(rows).cast(COUNTS)
+    offsets = np.searchsorted(buckets[order], np.arange(num_buckets + 1)).tolist()
+    rows = rows.take(pa.array(order))
+    whole = pa.record_batch([rows[name].combine_chunks() for name in COUNTS.names], schema=COUNTS)
+    return [whole.slice(start, end - start) for start, end in itertools.pairwise(offsets)]
 
 
 def repeated(counts: pa.Table, sites: pa.Table, spec: MaskRepeatsSpec) -> pa.Table:
@@ -141,10 +158,7 @@ def repeated(counts: pa.Table, sites: pa.Table, spec: MaskRepeatsSpec) -> pa.Tab
 def mark(batch: pa.RecordBatch, repeated: pa.Table, spec: MaskRepeatsSpec) -> pa.RecordBatch:
     """Return the documents with masks on what is repeated and not masked to the same effect yet."""
     pages = list(_pages(batch, spec))
-    keys = {key for here in pages for _, _, key in here.neighbours()}
-    keys |= {key for here in pages for passage in here.passages for key in passage.keys}
-    mine = repeated.filter(pc.is_in(repeated["key"], value_set=pa.array(keys, pa.uint64())))
-    first = dict(zip(mine["key"].to_pylist(), mine["first_doc_id"].to_pylist(), strict=True))
+    first = _first(pages, repeated)
     found = {here.row["doc_id"]: _masks(here, first, spec) for here in pages}
     column = [
         masks + found.get(doc_id, [])
@@ -164,6 +178,14 @@ def _pages(batch: pa.RecordBatch, spec: MaskRepeatsSpec) -> Iterator[Page]:
             yield page(row, _dropped(row["masks"]), spec.min_paragraph_words)
 
 
+def _first(pages: Sequence[Page], repeated: pa.Table) -> dict[int, str]:
+    """Return the repeated keys of these documents, and of texts the doc_id that trains each."""
+    keys = {key for here in pages for _, _, key in here.neighbours()}
+    keys |= {key for here in pages for passage in here.passages for key in passage.keys}
+    mine = repeated.filter(pc.is_in(repeated["key"], value_set=pa.array(keys, pa.uint64())))
+    return dict(zip(mine["key"].to_pylist(), mine["first_doc_id"].to_pylist(), strict=True))
+
+
 def _dropped(masks: Sequence[Mask]) -> frozenset[int]:
     """Return the segments that a mask of another stage drops as a whole."""
     return frozenset(
@@ -177,14 +199,13 @@ def _dropped(masks: Sequence[Mask]) -> frozenset[int]:
 
 def _masks(here: Page, first: dict[int, str], spec: MaskRepeatsSpec) -> list[Mask]:
     """Return the new masks of a document; `first` has the repeated keys and the doc_id that trains each."""
-    masks = [
-        _mask(here, place, "boilerplate", spec.boilerplate_action) for place in _boilerplate(here, first)
-    ]
-    gone = {mask["segment"] for mask in masks}
-    seen: set[int] = set()
+    gone, masked, seen = list(_boilerplate(here, first)), _masked(here), set[int]()
+    masks = [_mask(here, place, "boilerplate", spec.boilerplate_action) for place in gone]
     for passage in here.passages:
-        if passage.segment not in gone:
+        if not _is_in(passage, gone):
             masks += _masks_on(passage, here, first, seen, spec)
+            if not _is_in(passage, masked):
+                seen.add(passage.text)
     masks.sort(key=lambda mask: (mask["segment"], mask["start"] or 0))
     return [mask for mask in masks if not any(_covers(old, mask, here) for old in here.row["masks"])]
 
@@ -192,10 +213,9 @@ def _masks(here: Page, first: dict[int, str], spec: MaskRepeatsSpec) -> list[Mas
 def _masks_on(
     passage: Passage, here: Page, first: dict[int, str], seen: set[int], spec: MaskRepeatsSpec
 ) -> list[Mask]:
-    """Return the masks of a passage; `seen` are the texts of its document so far."""
+    """Return the masks of a passage; `seen` are the texts of its document that train so far."""
     doc_id = here.row["doc_id"]
     is_copy = passage.text in seen or first.get(passage.text, doc_id) != doc_id
-    seen.add(passage.text)
     whole = (passage.start, passage.end)
     if passage.is_long and is_copy:
         return [_mask(here, (passage.segment, *whole), "duplicate_paragraph", spec.paragraph_action)]
@@ -203,6 +223,25 @@ def _masks_on(
         return []
     places = (whole,) if is_copy or spec.template_action == "drop" else passage.fixed
     return [_mask(here, (passage.segment, *place), "template_text", spec.template_action) for place in places]
+
+
+def _masked(here: Page) -> list[Place]:
+    """Return what the masks of other stages cover, whatever they do there."""
+    lengths = [len(segment["text"] or "") for segment in here.row["segments"]]
+    return [
+        (number, mask["start"] or 0, lengths[number] if mask["end"] is None else mask["end"])
+        for mask in here.row["masks"]
+        if mask["box"] is None and mask["detector"] != DETECTOR
+        for number in [mask["segment"]]
+    ]
+
+
+def _is_in(passage: Passage, places: Sequence[Place]) -> bool:
+    """Return whether one of some places covers a whole passage."""
+    return any(
+        segment == passage.segment and start <= passage.start and passage.end <= end
+        for segment, start, end in places
+    )
 
 
 def _boilerplate(here: Page, first: dict[int, str]) -> Iterator[Place]:

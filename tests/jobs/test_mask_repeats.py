@@ -13,6 +13,7 @@ from jobs import mask
 from jobs.spec import PrepareJob
 from jobs.state import RunState
 from schemas import document, shard
+from tests import make
 from tests.datapipe.test_mask_repeats import prose, site
 
 Row = dict[str, Any]
@@ -67,3 +68,26 @@ def test_any_partition_size_gives_the_same_rows_in_the_same_order(
     assert [row["doc_id"] for row in found] == [row["doc_id"] for row in rows]
     metrics = shard.read_manifest(parted).metrics
     assert metrics == {"masks_boilerplate": 80, "masks_duplicate_paragraph": 2}
+
+
+def test_a_partition_reads_what_is_repeated_in_its_group_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a partition holds in memory does not grow with the corpus."""
+    monkeypatch.setattr(mask, "GROUP_PARTITIONS", 2)
+    monkeypatch.setattr(mask, "BUCKET_BYTES", 20_000)
+    held = []
+    for count in (40, 160):  # every paragraph stands in two documents of one group
+        rows = [
+            make.document_row([make.text(prose(number // 2 * 9 + n)) for n in range(5)], f"{number}")
+            for number in range(count)
+        ]
+        path = run(tmp_path / str(count), rows, 4)
+        num_buckets = len(list(Path(path).glob("repeated-*.arrow")))
+        groups = range(len(list(Path(path).glob("counts-*.arrow"))))
+        found = [mask._repeated_in(path, ["repeated"], num_buckets, group) for group in groups]
+        held.append(max(table.num_rows for table in found))
+        assert sum(table.num_rows for table in found) == 5 * count // 2
+        metrics = shard.read_manifest(path).metrics
+        assert metrics == {"masks_duplicate_paragraph": 5 * count // 2}
+    assert held == [20, 20]
