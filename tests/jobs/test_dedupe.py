@@ -1,11 +1,14 @@
 """The phases of text dedupe over partitions, run in this process: how the corpus is cut does not matter."""
 
 import random
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -135,3 +138,23 @@ def test_partitions_without_documents_are_no_trouble(tmp_path: Path) -> None:
     path, _ = run(tmp_path / "some", [[], [short], [], [long], []])
     assert [row["uri"] for row in rows_of(path, "documents")] == ["long0"]
     assert [row["uri"] for row in rows_of(path, "dropped")] == ["short0"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells what is resident")
+def test_of_mapped_tables_no_more_is_resident_than_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dedupe, "WARM_BYTES", 5_000_000)
+    values = pa.table({"value": np.arange(250_000)})  # 2 MB
+    for number in range(8):
+        shard.write_table(str(tmp_path / shard.shard_name("signatures", number)), values)
+
+    def resident_bytes() -> int:
+        maps = psutil.Process().memory_maps(grouped=False)
+        return sum(one.rss for one in maps if one.path.startswith(str(tmp_path)))
+
+    with dedupe._MappedTables(str(tmp_path), "signatures", 8) as tables:
+        for index in [*range(8), 0, 7, 3]:
+            assert tables[index]["value"].to_numpy().sum() == sum(range(250_000))
+            assert 1_900_000 < resident_bytes() < 5_500_000
+    assert resident_bytes() == 0
